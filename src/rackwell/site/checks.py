@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold in a site's declaration before anything is touched."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from rackwell.errors import Problem, RackwellError
+from rackwell.site import validation, yamlsource
+from rackwell.site import variables as role_variables
+from rackwell.site.benchfile import BenchProfile
+from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
+from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, Node
+from rackwell.site.profile import Profile
+from rackwell.site.yamlsource import Pointer
+
+
+class _Problems:
+    """Problems by place and code: what a group variable does wrong is said once, not once a host."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], tuple[set[str], Problem]] = {}
+
+    def add(self, concerned: set[str], problem: Problem) -> None:
+        key = (problem.where, problem.code, problem.what)
+        self._found.setdefault(key, (set(), problem))[0].update(concerned)
+
+    def items_in_order(self) -> Iterator[tuple[frozenset[str], Problem]]:
+        for concerned, problem in self._found.values():
+            yield frozenset(concerned), problem
+
+
+class Checker:
+    """Turns merged variables into typed nodes and collects what does not hold, within each and between them."""
+
+    def __init__(self, path: Path, inventory: Inventory, sources: Sources) -> None:
+        self.path = path
+        self.inventory = inventory
+        self.sources = sources
+        self.problems = _Problems()
+        self.hosts: dict[str, Node] = {}
+        self.containers: dict[str, Node] = {}
+
+    def run(self) -> None:
+        self._groups()
+        pve = self.inventory.groups.get(PVE_GROUP, [])
+        containers = self.inventory.groups.get(CONTAINER_GROUP, [])
+        self.hosts = {name: self._node(name, role_variables.HOST_ROLES) for name in pve}
+        self.containers = {
+            name: self._node(name, role_variables.CONTAINER_ROLES) for name in containers if name not in pve
+        }
+        for node in [*self.hosts.values(), *self.containers.values()]:
+            self._connection(node)
+        for node in self.containers.values():
+            self._placement(node)
+            self._driver(node)
+            self._controller_files(node)
+            self._profile(node)
+            self._bench(node)
+        self._unique()
+        self._gpus()
+
+    # ---- what is reported, and where -------------------------------------------------------------------------
+
+    def _add(
+        self, node: str, variable: str, code: str, what: str, why: str = "", fix: str = "", inside: Pointer = ()
+    ) -> None:
+        where = self.sources.find(node, variable, self.inventory, inside)
+        self.problems.add({node}, Problem(code, what, where, why, fix))
+
+    # ---- the parts -------------------------------------------------------------------------------------------
+
+    def _groups(self) -> None:
+        where = self.sources.hosts.where()
+        for group, meaning in ((PVE_GROUP, "the Proxmox hosts"), (CONTAINER_GROUP, "the containers")):
+            if not self.inventory.groups.get(group):
+                hint = validation.suggest(group, self.inventory.groups, 0.6)
+                self.problems.add(
+                    set(),
+                    Problem(
+                        "empty-group",
+                        f"the group '{group}' has no hosts",
+                        where,
+                        f"it holds {meaning}; {hint}".rstrip("; "),
+                        f"add `{group}:` with `hosts:`",
+                    ),
+                )
+        both = set(self.inventory.groups.get(PVE_GROUP, [])) & set(self.inventory.groups.get(CONTAINER_GROUP, []))
+        for name in sorted(both):
+            self.problems.add(
+                {name},
+                Problem(
+                    "both-groups",
+                    f"'{name}' is a Proxmox host and a container",
+                    self.sources.declared_at(name),
+                    "",
+                    "take it out of one of the two groups",
+                ),
+            )
+
+    def _node(self, name: str, roles: tuple[str, ...]) -> Node:
+        given = self.inventory.variables[name]
+        held = self._placeholders(name, given) | {key for key, value in given.items() if _has_unresolved(value)}
+        self._unknown(name, given, roles)
+        checked = {key: value for key, value in given.items() if key not in held}
+        models: dict[str, role_variables.RoleVariables] = {}
+        for role in roles:
+            model = role_variables.ROLES[role]
+            try:
+                models[role] = model.model_validate(checked)
+            except pydantic.ValidationError as error:
+                self._findings(name, role, model, error, held)
+        return Node(name, {k: v for k, v in given.items() if k not in held}, models)
+
+    def _placeholders(self, name: str, given: Mapping[str, Any]) -> set[str]:
+        found = set()
+        for key, value in given.items():
+            if isinstance(value, str) and value.startswith(PLACEHOLDER):
+                found.add(key)
+                if is_template(self.inventory.raw[name].get(key)):
+                    continue  # made from one that is named at its own place
+                example = value.removeprefix(PLACEHOLDER).strip()
+                self._add(
+                    name,
+                    key,
+                    "fill-in",
+                    f"'{key}' is still to be filled in",
+                    "",
+                    f"put the real value, like: {example}" if example else "",
+                )
+        return found
+
+    def _unknown(self, name: str, given: Mapping[str, Any], roles: tuple[str, ...]) -> None:
+        prefixes = tuple(f"{role}_" for role in role_variables.ROLES)
+        mine = [variable for variable, role in role_variables.KNOWN.items() if role in roles]
+        for key in given:
+            if key in role_variables.KNOWN:
+                continue
+            if key.startswith(prefixes):
+                self._add(
+                    name,
+                    key,
+                    "unknown-variable",
+                    f"unknown variable '{key}'",
+                    "no role has it, so it would be ignored",
+                    validation.suggest(key, role_variables.KNOWN) or "remove it",
+                )
+            elif near := difflib.get_close_matches(key, mine, n=1, cutoff=0.92):
+                self._add(
+                    name,
+                    key,
+                    "unknown-variable",
+                    f"unknown variable '{key}'",
+                    "one letter away from a role's variable, and ignored",
+                    f"did you mean '{near[0]}'?",
+                )
+
+    def _findings(
+        self, name: str, role: str, model: type[pydantic.BaseModel], error: pydantic.ValidationError, held: set[str]
+    ) -> None:
+        def where(pointer: Pointer) -> str:
+            return self.sources.find(name, str(pointer[0]), self.inventory, pointer[1:])
+
+        for problem in validation.problems(error, model, where, f"variables of {name}"):
+            variable = problem.what.split("'")[1]
+            if problem.code == "missing-key" and variable in model.model_fields:
+                if variable not in held:
+                    self.problems.add(
+                        {name},
+                        Problem(
+                            "missing-variable",
+                            f"'{variable}' is not set for {name}",
+                            self.sources.declared_at(name),
+                            f"role {role} needs it",
+                            f"set it in host_vars/{name}.yml or group_vars/",
+                        ),
+                    )
+                continue
+            self.problems.add({name}, problem)
+
+    def _connection(self, node: Node) -> None:
+        if node.variables.get("ansible_connection", "ssh") not in {"ssh", "smart", "ansible.builtin.ssh"}:
+            return
+        key = node.variables.get("ansible_ssh_private_key_file")
+        if isinstance(key, str) and not Path(key).expanduser().exists():
+            self._add(
+                node.name,
+                "ansible_ssh_private_key_file",
+                "ssh-key-missing",
+                "the private ssh key does not exist",
+                key,
+                "correct the path, or make a key: ssh-keygen -t ed25519",
+            )
+        # a container's key is put there when the container is created
+        if node.name not in self.hosts or "ansible_host" not in node.variables:
+            return
+        known = self.path / "known_hosts"
+        if str(known) not in str(node.variables.get("ansible_ssh_common_args", "")):
+            return
+        port = node.variables.get("ansible_port", 22)
+        target = node.address if str(port) == "22" else f"[{node.address}]:{port}"
+        if not _host_key_known(target, known):
+            self.problems.add(
+                {node.name},
+                Problem(
+                    "host-key-missing",
+                    f"no ssh host key of {node.name} is known",
+                    str(known),
+                    f"it has no entry for {target}, and unknown keys are refused",
+                    f"ssh-keyscan -p {port} {node.address} >> {known}, then compare `ssh-keygen -lf {known}` with "
+                    "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host's own console",
+                ),
+            )
+
+    def _placement(self, node: Node) -> None:
+        host = node.text("pve_container_host")
+        if host and host not in self.hosts:
+            hint = validation.suggest(host, self.hosts, 0.5) or f"it has: {', '.join(sorted(self.hosts)) or 'no hosts'}"
+            self._add(
+                node.name, "pve_container_host", "unknown-host", f"'{host}' is not in the group {PVE_GROUP}", "", hint
+            )
+        interface, gateway = _interface(node.text("pve_container_ip")), _interface(node.text("pve_container_gateway"))
+        if interface and gateway and gateway.ip not in interface.network:
+            self._add(
+                node.name,
+                "pve_container_gateway",
+                "gateway-outside",
+                "the gateway is not in the container's network",
+                f"{gateway.ip} is not in {interface.network}",
+                "correct one of the two",
+            )
+
+    def _driver(self, node: Node) -> None:
+        host = self.hosts.get(node.text("pve_container_host") or "")
+        kernel = host.text("pve_host_driver_version") if host else None
+        user = node.text("nvidia_userspace_version")
+        if host and kernel and user and kernel != user:
+            declared = self.sources.find(host.name, "pve_host_driver_version", self.inventory)
+            self._add(
+                node.name,
+                "nvidia_userspace_version",
+                "driver-mismatch",
+                f"{node.name} and its host declare different driver versions",
+                f"{node.name} has {user}, the kernel module of {host.name} is {kernel} ({declared})",
+                "make them equal: user space and kernel module work only in the same version",
+            )
+
+    def _controller_files(self, node: Node) -> None:
+        key = node.text("pve_container_ssh_public_key_file")
+        if key:
+            path = Path(key).expanduser()
+            if not path.is_file():
+                self._add(
+                    node.name,
+                    "pve_container_ssh_public_key_file",
+                    "ssh-key-missing",
+                    "the public ssh key does not exist",
+                    key,
+                    "correct the path, or make a key: ssh-keygen -t ed25519",
+                )
+            elif not _looks_public(path):
+                self._add(
+                    node.name,
+                    "pve_container_ssh_public_key_file",
+                    "ssh-key-wrong",
+                    "that is not a public ssh key",
+                    key,
+                    "name the .pub file",
+                )
+        run_file = node.text("nvidia_userspace_run_file")
+        if run_file and "://" not in run_file and not Path(run_file).expanduser().is_file():
+            self._add(
+                node.name,
+                "nvidia_userspace_run_file",
+                "run-file-missing",
+                "the driver's .run file does not exist",
+                run_file,
+                "download it from NVIDIA, or correct the path (an http(s) URL is fine too)",
+            )
+        if run_file and "://" in run_file and not run_file.startswith(("http://", "https://")):
+            self._add(
+                node.name,
+                "nvidia_userspace_run_file",
+                "run-file-scheme",
+                "the driver's .run file has an unknown kind of address",
+                run_file,
+                "give a path, or a URL that begins with https:// or http://",
+            )
+        version = node.text("nvidia_userspace_version")
+        name = (run_file or "").rsplit("/", 1)[-1]
+        if version and name.startswith("NVIDIA-Linux-") and version not in name:
+            self._add(
+                node.name,
+                "nvidia_userspace_run_file",
+                "run-file-version",
+                "the driver's .run file is of another version",
+                f"{name} is not {version}",
+                f"give the file of {version}",
+            )
+
+    def _profile(self, node: Node) -> None:
+        if not node.text("inference_server_profile") and not node.text("inference_server_profile_file"):
+            return
+        path = self._file(node, "inference_server_profile_file", "profiles", "inference_server_profile")
+        if path is None or not self._exists(node, "inference_server_profile", path, "profile"):
+            return
+        document = self._document(path)
+        if document is None:
+            return
+        try:
+            profile = validation.validate(Profile, document, "profile")
+        except RackwellError as error:
+            for problem in error.problems:
+                self.problems.add({node.name}, problem)
+            return
+        weights = node.text("model_weights_path")
+        if weights and weights.rstrip("/") != profile.model.path.rstrip("/"):
+            declared = self.sources.find(node.name, "model_weights_path", self.inventory)
+            self.problems.add(
+                {node.name},
+                Problem(
+                    "weights-mismatch",
+                    "the profile serves other weights than those that are checked",
+                    document.where(("model", "path")),
+                    f"{profile.model.path} here, {weights} at {declared}",
+                    "make them equal",
+                ),
+            )
+        gpus = self._gpu_count(node)
+        if gpus is not None and profile.tensor_parallel > gpus:
+            flag = next(f for f in ("tp-size", "tensor-parallel-size", "tp") if f in profile.flags)
+            self.problems.add(
+                {node.name},
+                Problem(
+                    "too-few-gpus",
+                    f"the profile needs {profile.tensor_parallel} GPUs, {node.name} gets {gpus}",
+                    document.where(("flags", flag)),
+                    "",
+                    "lower the flag, or give the container more GPUs",
+                ),
+            )
+
+    def _bench(self, node: Node) -> None:
+        path = self._file(node, "bench_client_profile_file", "bench", "bench_client_profile")
+        if path is None or not self._exists(node, "bench_client_profile", path, "bench file"):
+            return
+        document = self._document(path)
+        if document is None:
+            return
+        try:
+            validation.validate(BenchProfile, document, "bench file")
+        except RackwellError as error:
+            for problem in error.problems:
+                self.problems.add({node.name}, problem)
+
+    def _document(self, path: Path) -> yamlsource.Document | None:
+        try:
+            return yamlsource.load(path)
+        except RackwellError as error:
+            for problem in error.problems:
+                self.problems.add(set(), problem)
+            return None
+
+    def _file(self, node: Node, variable: str, folder: str, name_variable: str) -> Path | None:
+        if variable in node.variables:
+            given = node.text(variable)
+            return Path(given) if given else None
+        name = node.text(name_variable)
+        return self.path / folder / f"{name}.yml" if name else None
+
+    def _exists(self, node: Node, variable: str, path: Path, label: str) -> bool:
+        if path.is_file():
+            return True
+        there = sorted(entry.stem for entry in path.parent.glob("*.yml"))
+        hint = validation.suggest(path.stem, there, 0.5) or (
+            f"there is: {', '.join(there)}" if there else f"write {path}"
+        )
+        self._add(node.name, variable, "file-missing", f"the {label} '{path.stem}' does not exist", str(path), hint)
+        return False
+
+    def _gpu_count(self, node: Node) -> int | None:
+        gpus = node.value("pve_container_gpus")
+        if isinstance(gpus, list):
+            return len(gpus)
+        host = self.hosts.get(node.text("pve_container_host") or "")
+        count = host.value("pve_host_gpus") if host else None
+        return count if isinstance(count, int) else None
+
+    def _unique(self) -> None:
+        vmids: dict[tuple[str, int], str] = {}
+        addresses: dict[str, str] = {}
+        for node in self.containers.values():
+            host, vmid = node.text("pve_container_host"), node.value("pve_container_vmid")
+            if host and isinstance(vmid, int):
+                other = vmids.setdefault((host, vmid), node.name)
+                if other != node.name:
+                    self._twice(
+                        node.name,
+                        other,
+                        "pve_container_vmid",
+                        "duplicate-vmid",
+                        f"vmid {vmid} on {host}",
+                        "give each container its own",
+                    )
+            if interface := _interface(node.text("pve_container_ip")):
+                other = addresses.setdefault(str(interface.ip), node.name)
+                if other != node.name:
+                    self._twice(
+                        node.name,
+                        other,
+                        "pve_container_ip",
+                        "duplicate-address",
+                        f"the address {interface.ip}",
+                        "give each its own",
+                    )
+        for host_node in self.hosts.values():
+            if holder := addresses.get(host_node.address):
+                self._twice(
+                    holder,
+                    host_node.name,
+                    "pve_container_ip",
+                    "duplicate-address",
+                    f"the address {host_node.address}",
+                    "give each its own",
+                    "ansible_host",
+                )
+
+    def _twice(
+        self, node: str, other: str, variable: str, code: str, what: str, fix: str, other_variable: str = ""
+    ) -> None:
+        where = self.sources.find(node, variable, self.inventory)
+        there = self.sources.find(other, other_variable or variable, self.inventory)
+        self.problems.add(
+            {node, other},
+            Problem(code, f"{what} is used by {other} and {node}", where, f"{other} has it at {there}", fix),
+        )
+
+    def _gpus(self) -> None:
+        taken: dict[tuple[str, str], str] = {}
+        whole: dict[str, list[str]] = {}
+        for node in self.containers.values():
+            host = node.text("pve_container_host")
+            gpus = node.value("pve_container_gpus")
+            if not host or gpus is None:
+                continue
+            whole.setdefault(host, []).append(node.name)
+            for gpu in [str(gpu) for gpu in gpus] if isinstance(gpus, list) else []:
+                other = taken.setdefault((host, gpu.lower()), node.name)
+                if other != node.name:
+                    self._twice(
+                        node.name,
+                        other,
+                        "pve_container_gpus",
+                        "gpu-shared",
+                        f"GPU {gpu} of {host}",
+                        "give each GPU to one container",
+                    )
+        for host, names in whole.items():
+            for name in names:
+                if self.containers[name].value("pve_container_gpus") == "all" and len(names) > 1:
+                    others = ", ".join(other for other in names if other != name)
+                    self._add(
+                        name,
+                        "pve_container_gpus",
+                        "gpu-shared",
+                        f"{name} takes all GPUs of {host}",
+                        f"{others} is on the same host",
+                        "list the GPUs of each container: pve_container_gpus",
+                    )
+
+
+def _has_unresolved(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_has_unresolved(item) for item in value.values())
+    if isinstance(value, list):
+        return any(_has_unresolved(item) for item in value)
+    return isinstance(value, Unresolved)
+
+
+def _host_key_known(target: str, known_hosts: Path) -> bool:
+    """Whether ssh would find a key of `target`; true when that cannot be told here."""
+    if not known_hosts.exists():
+        return False
+    if shutil.which("ssh-keygen") is None:
+        return True
+    found = subprocess.run(
+        ["ssh-keygen", "-F", target, "-f", str(known_hosts)], capture_output=True, check=False, stdin=subprocess.DEVNULL
+    )
+    return found.returncode == 0
+
+
+def _interface(text: str | None) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface | None:
+    """An address, with or without its network; None when it is none."""
+    try:
+        return ipaddress.ip_interface(text) if text else None
+    except ValueError:
+        return None
+
+
+def _looks_public(path: Path) -> bool:
+    try:
+        first = path.read_text(encoding="utf-8").split(maxsplit=1)[0]
+    except (OSError, UnicodeDecodeError, IndexError):
+        return False
+    return first.startswith(("ssh-", "ecdsa-", "sk-"))

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables of the collection's roles, typed.
+
+Each role's ``meta/argument_specs.yml`` says the same; a test compares the two. A field's name is the variable's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from rackwell.site.validation import Real, Whole
+
+
+class RoleVariables(pydantic.BaseModel):
+    """Base: other variables of the host are Ansible's business; unknown ones with a role's prefix are found apart."""
+
+    model_config = pydantic.ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+
+
+Text = Annotated[str, pydantic.Field(min_length=1)]
+Absolute = Annotated[str, pydantic.Field(pattern=r"^/[^\n]*$")]
+DriverVersion = Annotated[str, pydantic.Field(pattern=r"^\d+\.\d+(\.\d+)?$")]
+Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
+Positive = Annotated[Whole, pydantic.Field(ge=1)]
+NotNegative = Annotated[Whole, pydantic.Field(ge=0)]
+UnixUser = Annotated[str, pydantic.Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
+
+
+class PveHost(RoleVariables):
+    """Role pve_host: what must hold on the Proxmox host."""
+
+    pve_host_driver_version: DriverVersion
+    pve_host_gpus: Positive = 8
+    pve_host_modules: list[Text] = ["nvidia", "nvidia_uvm", "nvidia_modeset"]
+    pve_host_disable_hmm: bool = True
+
+
+class Mount(pydantic.BaseModel):
+    """A directory of the host that the container sees."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    source: Absolute
+    target: Absolute
+    read_only: bool = True
+
+
+class PveContainer(RoleVariables):
+    """Role pve_container: the container on its Proxmox host."""
+
+    pve_container_host: Text
+    pve_container_vmid: Annotated[Whole, pydantic.Field(ge=100, le=999_999_999)]
+    pve_container_hostname: Annotated[
+        str, pydantic.Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*$")
+    ]
+    pve_container_template: Annotated[str, pydantic.Field(pattern=r"^[^:\s]+:vztmpl/\S+$")]
+    pve_container_ostype: Text = "debian"
+    pve_container_storage: Text = "local"
+    pve_container_disk_size: Positive = 32
+    pve_container_unprivileged: bool = True
+    pve_container_cores: Positive | None = None
+    pve_container_memory: Annotated[Whole, pydantic.Field(ge=16)] = 8192
+    pve_container_swap: NotNegative = 0
+    pve_container_features: dict[str, Any] = {"nesting": True}
+    pve_container_gpus: Literal["all"] | list[Text] = "all"
+    pve_container_devices: list[Absolute] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    pve_container_device_mode: Annotated[str, pydantic.Field(pattern=r"^0[0-7]{3}$")] = "0666"
+    pve_container_mounts: list[Mount] = []
+    pve_container_bridge: Text = "vmbr0"
+    pve_container_ip: Text
+    pve_container_gateway: Text | None = None
+    pve_container_nameserver: Text | None = None
+    pve_container_onboot: bool = True
+    pve_container_ssh_public_key_file: Text
+    pve_container_allow_restart: bool = False
+    pve_container_start_timeout: Positive = 120
+
+    @pydantic.field_validator("pve_container_ip")
+    @classmethod
+    def _cidr(cls, value: str) -> str:
+        if "/" not in value:
+            raise ValueError("needs the length of the network too, like 192.0.2.21/24")
+        ipaddress.ip_interface(value)
+        return value
+
+    @pydantic.field_validator("pve_container_gateway")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is not None:
+            ipaddress.ip_address(value)
+        return value
+
+
+class NvidiaUserspace(RoleVariables):
+    """Role nvidia_userspace: the driver's user space in the container."""
+
+    nvidia_userspace_version: DriverVersion
+    nvidia_userspace_run_file: Text
+    nvidia_userspace_sha256: Sha256
+
+
+class GpuProbe(RoleVariables):
+    """Role gpu_probe: the CUDA and P2P checks."""
+
+    gpu_probe_build: Text = "probe"
+    gpu_probe_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ gpu_probe_build }}"
+    gpu_probe_user: UnixUser = "rackwell"
+    gpu_probe_gpus: Positive = 8
+    gpu_probe_timeout: Positive = 300
+    gpu_probe_p2p: bool = True
+    gpu_probe_p2p_size: Positive = 64
+    gpu_probe_p2p_min_bandwidth: Annotated[Real, pydantic.Field(ge=0)] = 0
+
+
+class Release(RoleVariables):
+    """Role release: the server's release in the container."""
+
+    release_build: Text
+    release_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ release_build }}"
+    release_root: Absolute = "/opt/rackwell"
+    release_user: UnixUser = "rackwell"
+
+
+class ModelWeights(RoleVariables):
+    """Role model_weights: the weights are there and readable."""
+
+    model_weights_path: Absolute
+    model_weights_files: list[Text] = ["config.json"]
+    model_weights_user: UnixUser = "rackwell"
+
+
+class InferenceServer(RoleVariables):
+    """Role inference_server: the unit that serves."""
+
+    inference_server_profile: Text
+    inference_server_profile_file: Text = "{{ inventory_dir }}/profiles/{{ inference_server_profile }}.yml"
+    inference_server_user: UnixUser = "rackwell"
+    inference_server_release_root: Absolute = "/opt/rackwell"
+
+
+class BenchClient(RoleVariables):
+    """Role bench_client: the benchmark's client and its sweep."""
+
+    bench_client_build: Text = "bench-client"
+    bench_client_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ bench_client_build }}"
+    bench_client_profile: Text = "quick"
+    bench_client_profile_file: Text = "{{ inventory_dir }}/bench/{{ bench_client_profile }}.yml"
+    bench_client_run_id: Text = "manual"
+
+
+ROLES: dict[str, type[RoleVariables]] = {
+    "pve_host": PveHost,
+    "pve_container": PveContainer,
+    "nvidia_userspace": NvidiaUserspace,
+    "gpu_probe": GpuProbe,
+    "release": Release,
+    "model_weights": ModelWeights,
+    "inference_server": InferenceServer,
+    "bench_client": BenchClient,
+}
+"""Every role with variables of its own."""
+
+HOST_ROLES = ("pve_host",)
+CONTAINER_ROLES = tuple(role for role in ROLES if role not in HOST_ROLES)
+
+KNOWN = {name: role for role, model in ROLES.items() for name in model.model_fields}
+"""Variable -> role."""
