@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller's store of wheels by hash, and pip, which fills it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from rackwell.build.files import no_space, sha256_of, write_atomically
+from rackwell.build.lock import LockedWheel
+from rackwell.build.wheelfile import platforms
+from rackwell.errors import ExitCode, Problem, RackwellError
+
+_MARGIN = 64 << 20
+
+
+class Blobs:
+    """``blobs/sha256/<hex>``: contents by their hash. A blob is there whole or not at all."""
+
+    def __init__(self, state: Path) -> None:
+        self.folder = state / "blobs" / "sha256"
+
+    def path(self, sha256: str) -> Path:
+        """Where the blob is or would be."""
+        return self.folder / sha256
+
+    def holds(self, sha256: str) -> bool:
+        """Whether the blob is there and is what its name says; a damaged one is removed."""
+        path = self.path(sha256)
+        try:
+            if sha256_of(path) == sha256:
+                return True
+        except FileNotFoundError:
+            return False
+        path.unlink(missing_ok=True)
+        return False
+
+    def missing(self, digests: Iterable[str]) -> set[str]:
+        """Those that are not there, or damaged."""
+        wanted = sorted(set(digests))
+        with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            return {digest for digest, held in zip(wanted, pool.map(self.holds, wanted), strict=True) if not held}
+
+    def add_bytes(self, data: bytes, sha256: str) -> None:
+        """Keep `data`, whose hash the caller knows."""
+        write_atomically(self.path(sha256), data, 0o444)
+
+    def add_file(self, path: Path, sha256: str) -> None:
+        """Take over a file of the same file system, whose hash the caller has checked."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o444)
+        path.replace(self.path(sha256))
+
+
+def fetch(
+    wheels: Sequence[LockedWheel], python: str, blobs: Blobs, folder: Path, progress: Callable[[str], None]
+) -> int:
+    """Bring the wheels that are missing into the store, by one call of pip.
+
+    Args:
+        folder: an empty folder on the store's file system.
+
+    Returns:
+        How many were fetched.
+
+    Raises:
+        RackwellError: no space, a wrong hash, or pip could not get them.
+    """
+    missing = blobs.missing(wheel.sha256 for wheel in wheels)
+    wanted = {wheel.filename: wheel for wheel in wheels if wheel.sha256 in missing}
+    if not wanted:
+        return 0
+    size = sum(wheel.size for wheel in wanted.values())
+    if shutil.disk_usage(folder).free < size + _MARGIN:
+        raise no_space(folder, size + _MARGIN)
+    progress(f"fetching {len(wanted)} wheels, {size / 1e6:,.0f} MB")
+    requirements = folder / "fetch.txt"
+    requirements.write_text(
+        "".join(f"{w.project}=={w.version} --hash=sha256:{w.sha256}\n" for w in sorted(wanted.values())),
+        encoding="utf-8",
+    )
+    target = folder / "fetched"
+    _run(pip_command(requirements, target, python), folder, wanted, progress)
+    for filename, wheel in wanted.items():
+        path = target / filename
+        if not path.is_file():
+            raise RackwellError(
+                Problem(
+                    "fetch-failed",
+                    f"pip did not bring {filename}",
+                    str(target),
+                    f"it brought {', '.join(sorted(p.name for p in target.glob(f'{wheel.project[:1]}*')))}",
+                    "run `rackwell build --relock`: the index no longer offers the locked file",
+                )
+            )
+        if sha256_of(path) != wheel.sha256:
+            raise _mismatch(f"{filename} is not what the lock says: {wheel.sha256} expected, {sha256_of(path)} found")
+        blobs.add_file(path, wheel.sha256)
+    return len(wanted)
+
+
+def pip_command(requirements: Path, target: Path, python: str) -> list[str]:
+    """The command that downloads what the file `requirements` pins into `target`. It names no index."""
+    options: list[str] = []
+    for platform in platforms():
+        options += ["--platform", platform]
+    return [
+        sys.executable,
+        *("-m", "pip", "download", "--requirement", str(requirements), "--dest", str(target)),
+        *("--require-hashes", "--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", python),
+        *options,
+        *("--progress-bar", "off", "--no-input", "--disable-pip-version-check"),
+    ]
+
+
+def _run(command: Sequence[str], folder: Path, wanted: dict[str, LockedWheel], progress: Callable[[str], None]) -> None:
+    """Run pip, and tell of each wheel as it comes."""
+    said: list[str] = []
+    count = 0
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as pip:
+        try:
+            assert pip.stdout is not None  # noqa: S101 (asked for above)
+            for line in pip.stdout:
+                said.append(line.rstrip())
+                match = re.match(
+                    r"\s*(?:Downloading|Using cached|Processing|File was already downloaded)\s+(\S+)", line
+                )
+                filename = match[1].rsplit("/", 1)[-1] if match else ""
+                if filename in wanted:
+                    count += 1
+                    size = wanted[filename].size
+                    progress(f"  {count}/{len(wanted)} {filename}" + (f", {size / 1e6:,.1f} MB" if size else ""))
+        except BaseException:
+            pip.kill()
+            raise
+    if pip.returncode != 0:
+        raise _pip_failed(said)
+
+
+def _pip_failed(said: Sequence[str]) -> RackwellError:
+    at = next((n for n, line in enumerate(said) if line.startswith("ERROR:")), max(len(said) - 5, 0))
+    text = " ".join(line.strip() for line in said[at:] if line.strip())
+    if "DO NOT MATCH THE HASHES" in text:
+        return _mismatch(" ".join(line.strip() for line in said[at + 1 :] if line.strip()))
+    if "No space left on device" in text or "[Errno 28]" in text:
+        return RackwellError(
+            Problem("no-space", "pip ran out of space", "", text[-300:], "free space there, then run again")
+        )
+    return RackwellError(
+        Problem(
+            "fetch-failed",
+            "pip could not download the locked wheels",
+            "",
+            text[-1500:],
+            "make the package index that pip is set up for reachable, then run again",
+        )
+    )
+
+
+def _mismatch(why: str) -> RackwellError:
+    return RackwellError(
+        Problem(
+            "hash-mismatch",
+            "a downloaded wheel does not have the hash of the lock",
+            "",
+            why,
+            "find out who changed it; if the change is right, run `rackwell build --relock`",
+        ),
+        ExitCode.FAILED,
+    )

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lock of a build: exactly which wheels, by hash, for one Python on one platform.
+
+It stands beside the build file, belongs under version control, names no index, and is a requirements file that pip and
+uv can read::
+
+    # rackwell-lock/1 inputs-sha256:<64 hex>
+    numpy==2.3.5 --hash=sha256:<64 hex>  # numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl 16900000 bytes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from rackwell.build.files import write_atomically
+from rackwell.build.model import BuildSpec
+from rackwell.build.wheelfile import UV_PLATFORM, best
+from rackwell.errors import ExitCode, Problem, RackwellError
+
+_HEADER = re.compile(r"^# rackwell-lock/1 inputs-sha256:([0-9a-f]{64})$")
+_LINE = re.compile(
+    r"^(?P<project>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})  "
+    r"# (?P<filename>[^\s/]+\.whl) (?P<size>\d+) bytes$"
+)
+_INSTALLER = "# the installer: travels with the release, is no part of its environment"
+_SOURCES = "# the sources"
+_DEPENDENCIES = "# what they need"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class LockedWheel:
+    """One wheel of a lock. `size` is 0 where the index does not tell."""
+
+    project: str
+    version: str
+    filename: str
+    sha256: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Lock:
+    """`installer` is uv, `sources` the projects that may be patched, `dependencies` the rest."""
+
+    inputs: str
+    installer: LockedWheel
+    sources: tuple[LockedWheel, ...]
+    dependencies: tuple[LockedWheel, ...]
+
+    @property
+    def wheels(self) -> tuple[LockedWheel, ...]:
+        """All of them."""
+        return (self.installer, *self.sources, *self.dependencies)
+
+    def text(self) -> str:
+        """The lock as its file has it."""
+
+        def lines(wheels: Sequence[LockedWheel]) -> list[str]:
+            return [
+                f"{w.project}=={w.version} --hash=sha256:{w.sha256}  # {w.filename} {w.size} bytes"
+                for w in sorted(wheels)
+            ]
+
+        parts = [
+            f"# rackwell-lock/1 inputs-sha256:{self.inputs}",
+            "# Written by `rackwell build`. To resolve again: `rackwell build --relock`.",
+            _INSTALLER,
+            *lines([self.installer]),
+            _SOURCES,
+            *lines(self.sources),
+            _DEPENDENCIES,
+            *lines(self.dependencies),
+        ]
+        return "\n".join(parts) + "\n"
+
+
+def inputs_digest(spec: BuildSpec, python: str) -> str:
+    """Digest of everything in the build that the choice of wheels follows from."""
+    inputs = {
+        "python": python,
+        "platform": UV_PLATFORM,
+        "sources": {name: source.version for name, source in spec.sources.items()},
+        "dependencies": spec.dependencies,
+        "requirements": sorted(spec.requirements),
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def read_lock(path: Path) -> Lock | None:
+    """The lock in `path`, or None when there is none.
+
+    Raises:
+        RackwellError: the file is not as `Lock.text` writes it (exit 2).
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise _damaged(path, 1, "it is not text") from None
+    lines = text.splitlines()
+    header = _HEADER.match(lines[0]) if lines else None
+    if header is None:
+        raise _damaged(path, 1, "the first line does not name the digest of the inputs")
+    sections: dict[str, list[LockedWheel]] = {_INSTALLER: [], _SOURCES: [], _DEPENDENCIES: []}
+    section: list[LockedWheel] | None = None
+    for number, line in enumerate(lines[1:], start=2):
+        if line in sections:
+            section = sections[line]
+        elif line.startswith("#") or not line.strip():
+            continue
+        else:
+            match = _LINE.match(line)
+            if match is None or section is None:
+                raise _damaged(path, number, f"'{line[:80]}' is not a locked wheel")
+            section.append(
+                LockedWheel(match["project"], match["version"], match["filename"], match["sha256"], int(match["size"]))
+            )
+    if len(sections[_INSTALLER]) != 1:
+        raise _damaged(path, 1, f"it names {len(sections[_INSTALLER])} installers instead of one")
+    return Lock(header[1], sections[_INSTALLER][0], tuple(sections[_SOURCES]), tuple(sections[_DEPENDENCIES]))
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Put the lock into its file, whole or not at all."""
+    write_atomically(path, lock.text().encode())
+
+
+def resolve(spec: BuildSpec, python: str) -> Lock:
+    """Resolve the build's inputs against the package index that this machine is set up for.
+
+    Raises:
+        RackwellError: no set of wheels satisfies the build, or the index cannot be asked.
+    """
+    pins = [f"{name}=={source.version}" for name, source in sorted(spec.sources.items())]
+    installer = f"uv=={importlib.metadata.version('uv')}"
+    if spec.dependencies == "full":
+        alone = [installer]
+        followed = [*pins, *spec.requirements]
+    else:
+        alone = [installer, *pins]
+        followed = list(spec.requirements)
+    taken = {w.project: w for w in _compile(spec, alone, python, follow=False)}
+    rest = {w.project: w for w in _compile(spec, followed, python, follow=True)} if followed else {}
+    uv = taken.pop("uv")
+    if spec.dependencies == "full":
+        taken = {name: rest.pop(name) for name in spec.sources}
+    if both := sorted(taken.keys() & rest.keys()):
+        raise RackwellError(
+            Problem(
+                "source-also-required",
+                f"{both[0]} is a source, and the requirements ask for it too",
+                spec.where("requirements"),
+                "one of the requirements depends on it",
+                "remove that requirement, or set `dependencies: full`",
+            ),
+            ExitCode.INVALID,
+        )
+    return Lock(inputs_digest(spec, python), uv, tuple(sorted(taken.values())), tuple(sorted(rest.values())))
+
+
+def uv_command(inputs: Path, python: str, *, follow: bool) -> list[str]:
+    """The command that resolves the requirements in the file `inputs`; it writes pylock.toml to its output."""
+    return [
+        sys.executable,
+        *("-m", "uv", "pip", "compile", str(inputs)),
+        # this form tells sizes and file names, too
+        *("--format", "pylock.toml", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"),
+        *("--python-version", python, "--python-platform", UV_PLATFORM, "--only-binary", ":all:"),
+        *("--python", sys.executable, "--no-python-downloads"),
+        *([] if follow else ["--no-deps"]),
+    ]
+
+
+def uv_environment() -> dict[str, str]:
+    """This process's environment, in which uv trusts the certificates that the machine trusts."""
+    return {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follow: bool) -> list[LockedWheel]:
+    with tempfile.TemporaryDirectory(prefix="rackwell-lock-") as folder:
+        inputs = Path(folder) / "requirements.in"
+        inputs.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+        done = subprocess.run(
+            uv_command(inputs, python, follow=follow),
+            cwd=folder,  # not where a project's settings would be picked up
+            env=uv_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RackwellError(
+            Problem(
+                "resolve-failed",
+                f"no set of wheels for Python {python} satisfies build {spec.name}",
+                spec.where("requirements" if follow and spec.requirements else "sources"),
+                _said(done.stderr),
+                "change the versions asked for; or, if the index did not answer, make it reachable and run again",
+            ),
+            ExitCode.FAILED,
+        )
+    return [_chosen(spec, package, python) for package in tomllib.loads(done.stdout).get("packages", [])]
+
+
+def _chosen(spec: BuildSpec, package: dict[str, Any], python: str) -> LockedWheel:
+    wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
+    filename = best(list(wheels), python)
+    project, version = canonicalize_name(package["name"]), str(package.get("version", ""))
+    if filename is None:
+        raise RackwellError(
+            Problem(
+                "no-wheel",
+                f"{project} {version} has no wheel for Python {python} on {UV_PLATFORM}",
+                str(spec.path),
+                "releases are made from wheels alone",
+                "ask for another version, or build a wheel and name it under `wheels`",
+            ),
+            ExitCode.FAILED,
+        )
+    wheel = wheels[filename]
+    sha256 = wheel.get("hashes", {}).get("sha256")
+    if not sha256:
+        raise RackwellError(
+            Problem("no-hash", f"the index tells no sha256 of {filename}", str(spec.path), "", "use an index that does")
+        )
+    return LockedWheel(project, version, filename, sha256, int(wheel.get("size", 0)))
+
+
+def _filename(wheel: dict[str, Any]) -> str:
+    place = str(wheel.get("name") or wheel.get("url") or wheel.get("path"))
+    return urllib.parse.unquote(urllib.parse.urlsplit(place).path.rsplit("/", 1)[-1])
+
+
+def _said(stderr: str) -> str:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("warning:")]
+    text = " ".join(lines)
+    return text if len(text) <= 1500 else text[:1500] + " …"
+
+
+def _damaged(path: Path, line: int, why: str) -> RackwellError:
+    return RackwellError(
+        Problem(
+            "lock-damaged",
+            f"{path.name} is not a lock that rackwell wrote",
+            f"{path}:{line}",
+            why,
+            "restore the file, or delete it and run `rackwell build` to resolve again",
+        ),
+        ExitCode.INVALID,
+    )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build file and the metadata of a patch, typed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.site.validation import Declared, validate
+from rackwell.site.yamlsource import Document, Pointer, load
+
+
+def _version(value: str) -> str:
+    try:
+        Version(value)
+    except InvalidVersion as error:
+        raise ValueError("must be one version, such as 0.5.9") from error
+    return value
+
+
+def _project(value: str) -> str:
+    if canonicalize_name(value) != value or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", value):
+        raise ValueError("must be a project's name in small letters, digits and dashes")
+    return value
+
+
+def _requirement(value: str) -> str:
+    try:
+        parsed = Requirement(value)
+    except InvalidRequirement as error:
+        raise ValueError(f"must be a requirement such as numpy==2.3.5 ({error.args[0].splitlines()[0]})") from error
+    if parsed.url is not None:
+        raise ValueError("must not name a URL: give a wheel of your own under `wheels`")
+    return value
+
+
+Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+PythonVersion = Annotated[str, pydantic.StringConstraints(pattern=r"^3\.(9|[1-9][0-9])$")]
+VersionText = Annotated[str, pydantic.AfterValidator(_version)]
+ProjectName = Annotated[str, pydantic.AfterValidator(_project)]
+RequirementText = Annotated[str, pydantic.AfterValidator(_requirement)]
+
+
+class _Strict(Declared):
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class Source(_Strict):
+    """One project that is taken as a released wheel, and may be patched."""
+
+    version: VersionText
+    sha256: Sha256 | None = None
+
+
+class OwnWheel(_Strict):
+    """A wheel of the operator's; `path` is relative to the build file."""
+
+    path: str
+    sha256: Sha256 | None = None
+
+
+class _BuildFile(_Strict):
+    python: PythonVersion
+    sources: dict[ProjectName, Source] = pydantic.Field(default_factory=dict)
+    patches: list[str] = pydantic.Field(default_factory=list)
+    wheels: list[OwnWheel] = pydantic.Field(default_factory=list)
+    dependencies: Literal["full", "declared"] = "full"
+    requirements: list[RequirementText] = pydantic.Field(default_factory=list)
+    probe: bool = False
+
+    @pydantic.model_validator(mode="after")
+    def _whole(self) -> _BuildFile:
+        if not (self.sources or self.wheels or self.requirements or self.probe):
+            raise ValueError("names nothing to install: give sources, requirements or wheels")
+        if self.patches and not self.sources:
+            raise ValueError("has patches but no source that they could change")
+        return self
+
+
+class BuildSpec(_BuildFile):
+    """A build file as read, with its place.
+
+    Attributes beyond the file's keys: `name` (the file's name without ``.yml``), `path`, and `where` for messages.
+    """
+
+    _document: Document = pydantic.PrivateAttr()
+
+    @property
+    def name(self) -> str:
+        """The build's name: what its release, its lock and its link are called."""
+        return self.path.stem
+
+    @property
+    def path(self) -> Path:
+        """The build file."""
+        return self._document.path
+
+    def where(self, *pointer: str | int) -> str:
+        """``file:line`` of a key or item."""
+        return self._document.where(pointer)
+
+
+class PatchMeta(_Strict):
+    """``patch.yml`` of a catalogue entry."""
+
+    name: str
+    project: ProjectName
+    summary: str
+    why: str = ""
+    applies_to: Annotated[dict[VersionText, str], pydantic.Field(min_length=1)]
+    """Version of the project -> file name of the diff beside ``patch.yml``."""
+    upstream_since: VersionText | None = None
+    needs_flags: dict[str, str | bool | int] = pydantic.Field(default_factory=dict)
+    """Server flags (long names without dashes) without which the patch has no effect."""
+    touches_code_path: bool = True
+    evidence: str | list[str] = ""
+    risk: str = ""
+    status: Literal["recommended", "neutral", "harmful"] = "neutral"
+
+
+def load_build(path: Path) -> BuildSpec:
+    """Read and check a build file.
+
+    Raises:
+        RackwellError: one problem for each thing that is wrong, with file and line (exit 2).
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", path.stem):
+        raise RackwellError(
+            Problem(
+                "wrong-name",
+                f"'{path.stem}' cannot be a build's name",
+                str(path),
+                "it becomes part of paths on the container",
+                "rename the file: small letters, digits, dots, dashes and underscores, first a letter or digit",
+            ),
+            ExitCode.INVALID,
+        )
+    document = load(path)
+    spec = validate(BuildSpec, document, "build")
+    spec._document = document
+    _refuse_twice(spec)
+    return spec
+
+
+def load_patch(path: Path) -> tuple[PatchMeta, Document]:
+    """Read a ``patch.yml``. Raises RackwellError as `load_build` does."""
+    document = load(path)
+    return validate(PatchMeta, document, "patch"), document
+
+
+def _refuse_twice(spec: BuildSpec) -> None:
+    problems: list[Problem] = []
+    seen: dict[str, Pointer] = {name: ("sources", name) for name in spec.sources}
+    for index, text in enumerate(spec.requirements):
+        name = canonicalize_name(Requirement(text).name)
+        if name in seen:
+            problems.append(_twice(spec, name, ("requirements", index), seen[name]))
+        seen.setdefault(name, ("requirements", index))
+    patches: dict[Any, int] = {}
+    for index, text in enumerate(spec.patches):
+        if text in patches:
+            problems.append(_twice(spec, text, ("patches", index), ("patches", patches[text])))
+        patches.setdefault(text, index)
+    if problems:
+        raise RackwellError(problems, ExitCode.INVALID)
+
+
+def _twice(spec: BuildSpec, name: str, second: Pointer, first: Pointer) -> Problem:
+    return Problem(
+        "given-twice",
+        f"{name} is given twice",
+        spec.where(*second),
+        f"it stands in {spec.where(*first)} already",
+        "remove one of the two",
+    )
