@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test patterns, and how what came back differs from them."""
+
+from __future__ import annotations
+
+import os
+
+_MARK = bytes([0, *[255] * 255])  # 0 stays 0, everything else becomes 255
+
+
+class WrongDataError(Exception):
+    """Bytes that were read are not the bytes that were written; the text says how they differ."""
+
+
+def pattern(size: int) -> bytes:
+    """Fresh random bytes: nothing left over from an earlier copy can pass for them."""
+    return os.urandom(size)
+
+
+def compare(expected: bytes, found: bytes, poison: int | None = None) -> None:
+    """Byte for byte; ``poison`` is the value that the whole target held before.
+
+    Raises WrongDataError, which says how many bytes are wrong, where they begin and what stands there instead.
+    """
+    if found == expected:
+        return
+    size = len(expected)
+    if len(found) != size:
+        raise WrongDataError(f"{len(found)} bytes came back instead of {size}")
+    # whole-buffer arithmetic: a loop over 64 MiB would take longer than all copies together
+    there = int.from_bytes(found, "little")
+    differ = (int.from_bytes(expected, "little") ^ there).to_bytes(size, "little")
+    count = size - differ.count(0)
+    first = size - len(differ.lstrip(b"\0"))
+    mask = int.from_bytes(differ.translate(_MARK), "little")
+
+    def all_hold(value: int) -> bool:
+        return (there ^ int.from_bytes(bytes([value]) * size, "little")) & mask == 0
+
+    kind = ""
+    if poison is not None and all_hold(poison):
+        kind = ", all of them as they were before the copy: the writes were dropped"
+    elif all_hold(0):
+        kind = ", all of them zero"
+    raise WrongDataError(f"{count} of {size} bytes are wrong, the first at offset {first}{kind}")
