@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From ansible-runner's events to steps (for progress) and results. No input or output here."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rackwell.ansible import unreachable
+from rackwell.ansible.results import Change, Failure, HostCounts, PlayResult, Reported
+from rackwell.errors import Problem
+
+Event = Mapping[str, Any]
+
+# tasks that only steer a play: people wait for none of them
+_QUIET_ACTIONS = frozenset(
+    {
+        "include_tasks",
+        "include_role",
+        "import_tasks",
+        "import_role",
+        "include_vars",
+        "set_fact",
+        "meta",
+        "assert",
+        "debug",
+    }
+)
+_OUTCOMES = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_skipped": "skipped",
+    "runner_on_unreachable": "unreachable",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A task of a host that starts or has ended.
+
+    Attributes:
+        outcome: empty at the start; else ok, changed, failed, ignored, skipped or unreachable.
+        seconds: how long it took; 0 at the start.
+        quiet: it only steers the play.
+    """
+
+    host: str
+    label: str
+    outcome: str = ""
+    seconds: float = 0.0
+    quiet: bool = False
+
+
+class Collector:
+    """Takes events in their order and fills a `PlayResult`; tells `listener` about steps."""
+
+    def __init__(self, result: PlayResult, listener: Callable[[Step], None]) -> None:
+        self.result = result
+        self._listener = listener
+        self._open: dict[tuple[str, str], str] = {}
+        self._failed: list[Failure] = []
+        self._errors: list[str] = []
+
+    def take(self, event: Event) -> None:
+        """One event."""
+        kind = str(event.get("event", ""))
+        data = event.get("event_data") or {}
+        if kind == "runner_on_start":
+            self._start(data)
+        elif kind in _OUTCOMES:
+            self._end(_OUTCOMES[kind], data)
+        elif kind == "runner_item_on_failed":
+            self._item_failed(data)
+        elif kind == "runner_item_on_ok":
+            self._report(data, data.get("res") or {})
+        elif kind == "playbook_on_stats":
+            self._stats(data)
+        elif kind in {"error", "verbose"}:
+            text = str(event.get("stdout", "")).strip()
+            if text.startswith(("ERROR!", "[ERROR]")) or kind == "error":
+                self._errors.append(text)
+
+    def finish(self, rc: int) -> None:
+        """The play has ended with `rc`: settle what its failures mean."""
+        self.result.rc = rc
+        self.result.running = [(host, label) for (host, _), label in self._open.items()]
+        self.result.failures = [
+            failure
+            for failure in self._failed
+            # a failure that the play rescued is no failure of the run
+            if (counts := self.result.hosts.get(failure.host)) is None or counts.failed or counts.unreachable
+        ]
+        if rc != 0 and not self.result.failures and not self.result.interrupted:
+            why = " ".join(" ".join(self._errors).split())[-600:] or f"ansible-playbook ended with {rc}"
+            problem = Problem("play-failed", f"the playbook {self.result.playbook} did not run to its end", "", why)
+            self.result.failures.append(Failure("", "", "", (problem,)))
+
+    def _start(self, data: Mapping[str, Any]) -> None:
+        host, label = str(data.get("host", "")), _label(data)
+        self._open[host, str(data.get("task_uuid", ""))] = label
+        self.result.last = (host, label)
+        self._listener(Step(host, label, quiet=_quiet(data)))
+
+    def _end(self, outcome: str, data: Mapping[str, Any]) -> None:
+        host, label = str(data.get("host", "")), _label(data)
+        res = data.get("res") or {}
+        self._open.pop((host, str(data.get("task_uuid", ""))), None)
+        self.result.last = (host, label)
+        counts = self.result.hosts.setdefault(host, HostCounts())
+        changed = outcome == "ok" and bool(res.get("changed"))
+        if outcome == "failed" and (data.get("ignore_errors") or res.get("_ansible_ignore_errors")):
+            outcome = "ignored"
+        self._count(counts, outcome, changed)
+        if changed:
+            self.result.changes.append(Change(host, _role(data), _task(data), _diff(res.get("diff"))))
+        self._report(data, res)
+        if outcome in {"failed", "unreachable"}:
+            self._failed.append(_failure(data, res, outcome == "unreachable"))
+        self._listener(
+            Step(host, label, "changed" if changed else outcome, float(data.get("duration") or 0), _quiet(data))
+        )
+
+    @staticmethod
+    def _count(counts: HostCounts, outcome: str, changed: bool) -> None:
+        if outcome in {"ok", "ignored"}:
+            counts.ok += 1
+            counts.changed += changed
+        elif outcome == "failed":
+            counts.failed += 1
+        elif outcome == "unreachable":
+            counts.unreachable += 1
+        else:
+            counts.skipped += 1
+
+    def _item_failed(self, data: Mapping[str, Any]) -> None:
+        res = data.get("res") or {}
+        self._report(data, res)
+        if "rackwell_error" in res and not data.get("ignore_errors"):
+            self._failed.append(_failure(data, res, unreachable_=False))
+
+    def _report(self, data: Mapping[str, Any], res: Mapping[str, Any]) -> None:
+        payload = res.get("rackwell_result")
+        if isinstance(payload, dict):
+            self.result.results.append(
+                Reported(str(data.get("host", "")), _role(data), _task(data), bool(res.get("changed")), payload)
+            )
+
+    def _stats(self, data: Mapping[str, Any]) -> None:
+        """Ansible's own count, which knows what was rescued."""
+        fields = {
+            "ok": "ok",
+            "changed": "changed",
+            "failures": "failed",
+            "dark": "unreachable",
+            "skipped": "skipped",
+            "rescued": "rescued",
+        }
+        hosts = {host for key in fields for host in data.get(key) or {}}
+        for host in hosts:
+            self.result.hosts[host] = HostCounts(
+                **{field: int((data.get(key) or {}).get(host, 0)) for key, field in fields.items()}
+            )
+
+
+def _role(data: Mapping[str, Any]) -> str:
+    return str(data.get("resolved_role") or data.get("role") or "").rpartition(".")[2]
+
+
+def _task(data: Mapping[str, Any]) -> str:
+    name = str(data.get("task") or data.get("task_action") or "")
+    role, separator, rest = name.partition(" : ")
+    return rest if separator and " " not in role else name
+
+
+def _label(data: Mapping[str, Any]) -> str:
+    role, task = _role(data), _task(data)
+    return f"{role}: {task}" if role else task
+
+
+def _quiet(data: Mapping[str, Any]) -> bool:
+    return str(data.get("task_action", "")).rpartition(".")[2] in _QUIET_ACTIONS
+
+
+def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool) -> Failure:
+    host = str(data.get("host", ""))
+    if unreachable_:
+        return Failure(host, _role(data), _task(data), (unreachable.problem(host, str(res.get("msg", ""))),), True)
+    problems, invalid = _problems(host, data, res)
+    return Failure(
+        host,
+        _role(data),
+        _task(data),
+        problems,
+        rolled_back=bool(res.get("rolled_back")),
+        rollback_verified=bool(res.get("rollback_verified")),
+        held=bool(res.get("held")),
+        invalid=invalid,
+    )
+
+
+def _problems(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> tuple[tuple[Problem, ...], bool]:
+    """The problems in a failed task's result, and whether it is the declaration that is wrong."""
+    error = res.get("rackwell_error")
+    if isinstance(error, dict):
+        problem = Problem.from_dict(error)
+        where = problem.where or host
+        if problem.where and host and host not in problem.where:
+            where = f"{host}: {problem.where}"
+        return (dataclasses.replace(problem, where=where),), False
+    arguments = res.get("argument_errors")
+    if isinstance(arguments, list) and arguments:
+        fix = "correct the declaration; `rackwell check` names the line"
+        return (
+            tuple(
+                Problem("role-argument", f"a variable of role {_role(data)} does not hold", host, str(text), fix)
+                for text in arguments
+            ),
+            True,
+        )
+    if any(isinstance(item, dict) and "rackwell_error" in item for item in res.get("results") or []):
+        return (), False  # each item has told its own
+    return (Problem("task-failed", f"'{_label(data)}' failed", host, _reason(res)),), False
+
+
+def _reason(res: Mapping[str, Any]) -> str:
+    """Why a module that is not ours failed: its message and the end of what its program said."""
+    parts = [str(res.get("msg") or "").removeprefix("Task failed: ").strip()]
+    for key in ("module_stderr", "stderr", "exception"):
+        text = res.get(key)
+        if isinstance(text, str) and text.strip() and text.strip() not in parts[0]:
+            parts.append(text.strip().splitlines()[-1])
+            break
+    return " | ".join(part for part in parts if part)[:800]
+
+
+def _diff(diff: Any) -> str:
+    """A unified diff of what a module gave as ``diff``; empty when it gave none."""
+    text = ""
+    for part in diff if isinstance(diff, list) else [diff]:
+        if not isinstance(part, dict):
+            continue
+        if "prepared" in part:
+            text += str(part["prepared"]).rstrip("\n") + "\n"
+            continue
+        before, after = _lines(part.get("before")), _lines(part.get("after"))
+        text += "".join(
+            difflib.unified_diff(
+                before, after, str(part.get("before_header", "before")), str(part.get("after_header", "after"))
+            )
+        )
+    return text.rstrip("\n")
+
+
+def _lines(value: Any) -> list[str]:
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, indent=1, sort_keys=True)
+    return [line + "\n" for line in text.splitlines()]

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one playbook of the collection through ansible-runner, in a directory of its own, and ends it well on Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime as dt
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from rackwell.ansible.events import Collector, Step
+from rackwell.ansible.results import PlayResult
+from rackwell.errors import Problem, RackwellError
+
+KEEP_RUNS = 20
+_MARK = "RACKWELL_RUN"
+# how long a play may take to end by itself after the first Ctrl-C
+_GRACE = 60.0
+
+_ENVIRONMENT = {
+    "ANSIBLE_PIPELINING": "True",
+    "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s -o BatchMode=yes "
+    "-o ServerAliveInterval=15 -o ServerAliveCountMax=4",
+    "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",
+    "ANSIBLE_FORKS": "10",
+}
+"""Settings that the operator's own environment may change."""
+
+_FIXED = {
+    "ANSIBLE_HOST_KEY_CHECKING": "True",
+    "ANSIBLE_NOCOWS": "1",
+    "ANSIBLE_NOCOLOR": "1",
+    "ANSIBLE_RETRY_FILES_ENABLED": "False",
+    "ANSIBLE_DEPRECATION_WARNINGS": "False",
+    "ANSIBLE_LOCALHOST_WARNING": "False",
+    "ANSIBLE_INVENTORY_ENABLED": "yaml",
+    "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDirectory:
+    """The directory of one run of rackwell: mode 0700, holds its log."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, state: Path, verb: str) -> RunDirectory:
+        """Make ``<state>/runs/<utc>-<verb>-<id>/``, and remove all but the newest `KEEP_RUNS`.
+
+        Raises:
+            RackwellError: the directory cannot be made (exit 1).
+        """
+        runs = state / "runs"
+        stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = runs / f"{stamp}-{verb}-{secrets.token_hex(2)}"
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise RackwellError(
+                Problem(
+                    "no-run-directory", "the run's directory cannot be made", str(path), error.strerror or str(error)
+                )
+            ) from error
+        for old in sorted(runs.iterdir())[:-KEEP_RUNS]:
+            shutil.rmtree(old, ignore_errors=True)
+        return cls(path)
+
+    @property
+    def log(self) -> Path:
+        """The run's log file."""
+        return self.path / "log.txt"
+
+    def write(self, text: str) -> None:
+        """Add a line to the log."""
+        with self.log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{dt.datetime.now(dt.UTC):%H:%M:%S} {text}\n")
+
+
+class Interrupts:
+    """Counts Ctrl-C and SIGTERM while a play runs, instead of raising in the middle of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self.count += 1
+        self.at = self.at or time.monotonic()
+
+    @property
+    def must_kill(self) -> bool:
+        """A second Ctrl-C, or the play did not end in time after the first."""
+        return self.count > 1 or (self.count == 1 and time.monotonic() - self.at > _GRACE)
+
+
+def play(
+    name: str,
+    site: Path,
+    run: RunDirectory,
+    limit: Sequence[str],
+    *,
+    listener: Callable[[Step], None],
+    on_interrupt: Callable[[], None] = lambda: None,
+    extra: Mapping[str, Any] | None = None,
+    check: bool = False,
+    diff: bool = False,
+    retries: int = 2,
+    connect_timeout: int = 10,
+) -> PlayResult:
+    """Run playbook ``rackwell.gpu.<name>`` (or a file) on `site`, limited to the hosts of `limit`.
+
+    Args:
+        listener: told when a task of a host starts and ends; called from another thread.
+        on_interrupt: told once, when the first Ctrl-C is passed on to the play.
+        extra: extra variables.
+        retries: how often a lost ssh connection is tried again. connect_timeout: seconds.
+
+    Returns:
+        The result, also for a play that failed or was interrupted: nothing is raised for those.
+    """
+    result = PlayResult(name, run.log)
+    collector = Collector(result, listener)
+    started = time.monotonic()
+
+    def handle(event: dict[str, Any]) -> bool:
+        text = str(event.get("stdout", "")).rstrip()
+        if text:
+            run.write(text)
+        collector.take(event)
+        return False  # the log has what is needed; events would keep results with all their values
+
+    mark = secrets.token_hex(8)
+    with Interrupts() as interrupts, _control_directory() as control, ThreadPoolExecutor(1, "ansible-runner") as pool:
+        future = pool.submit(
+            _run,
+            cancel_callback=lambda: interrupts.must_kill,
+            private_data_dir=str(run.path),
+            ident=name.rpartition("/")[2],
+            playbook=name if "/" in name else f"rackwell.gpu.{name}",
+            inventory=str(site / "hosts.yml"),
+            limit=",".join(limit),
+            cmdline=" ".join(flag for flag, on in (("--check", check), ("--diff", diff)) if on) or None,
+            extravars=dict(extra or {}),
+            envvars={
+                **_environment(site, retries, connect_timeout),
+                "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control),
+                _MARK: mark,
+            },
+            settings={"pexpect_timeout": 1},
+            event_handler=handle,
+            quiet=True,
+            suppress_output_file=True,
+        )
+        told = False
+        while not wait([future], timeout=0.2).done:
+            if interrupts.count and not told:
+                told = True
+                on_interrupt()
+                _signal_play(mark, signal.SIGINT)
+            if interrupts.must_kill:
+                _signal_play(mark, signal.SIGKILL)
+        rc = future.result()
+        result.interrupted = interrupts.count > 0 and rc != 0
+    for leftover in ("artifacts", "env", "inventory"):
+        shutil.rmtree(run.path / leftover, ignore_errors=True)
+    collector.finish(rc)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _run(**arguments: Any) -> int:
+    import ansible_runner.interface
+
+    done = ansible_runner.interface.run(**arguments)
+    return 1 if done.rc is None else int(done.rc)
+
+
+@contextlib.contextmanager
+def _control_directory() -> Iterator[Path]:
+    """A place for this play's ssh connections.
+
+    They end with it: a connection kept from an earlier run may lead to a machine that no longer exists, or skip the
+    check of a host key that has changed. Not in the site, whose path may be too long for a socket.
+    """
+    with tempfile.TemporaryDirectory(prefix="rackwell-", ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        finally:
+            for socket in Path(folder).iterdir():
+                subprocess.run(
+                    ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "--", "-"],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    check=False,
+                )
+
+
+def _environment(site: Path, retries: int, connect_timeout: int) -> dict[str, str]:
+    chosen = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
+    if (site / "ansible.cfg").exists():
+        chosen["ANSIBLE_CONFIG"] = str(site / "ansible.cfg")
+    return {
+        **chosen,
+        **_FIXED,
+        "ANSIBLE_SSH_RETRIES": str(retries),
+        "ANSIBLE_TIMEOUT": str(connect_timeout),
+        # the ansible-playbook beside this Python, which is the one that knows the collection
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+
+
+def _signal_play(mark: str, number: signal.Signals) -> None:
+    """Send `number` to ansible-playbook; SIGKILL to all it started as well.
+
+    ansible-runner knows only how to kill. Ansible's own workers lead sessions of their own, and get the signal from it.
+    """
+    sign = f"{_MARK}={mark}".encode()
+    for pid in _children(os.getpid()):
+        with contextlib.suppress(OSError):
+            if sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                tree = [pid, *_descendants(pid)] if number is signal.SIGKILL else [pid]
+                for target in tree:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(target, number)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
