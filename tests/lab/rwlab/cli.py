@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: up, down, status, shell, set, reset."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rwlab import access, console, lab
+from rwlab.errors import LabError
+from rwlab.paths import Instance
+from rwlab.record import Record, load
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is rackwell's: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    arguments = _parser().parse_args(argv)
+    # ended by `timeout` or a service manager is the same as by Ctrl-C: the state is safe, and said so
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        console.quiet = arguments.quiet
+        result: int = arguments.run(arguments, Instance.of(arguments.name))
+        return result
+    except LabError as error:
+        if getattr(arguments, "json", False):
+            print(json.dumps({"schema": "rackwell.lab/1", "name": arguments.name, "error": error.as_dict()}))
+        print(error.text(), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("rackwell lab: interrupted; what was made so far is kept, run the command again to go on", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--name", default=os.environ.get("RACKWELL_LAB_NAME") or "demo", help="the instance (default: demo)")
+    common.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    parser = argparse.ArgumentParser(prog="lab.py", description="The laboratory: Proxmox VE hosts and GPU containers on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("up", parents=[common], help="bring an instance up; what is there is left alone")
+    command.add_argument("--suite", type=lambda text: text.split(","), help="templates to offer: bookworm,trixie (default: bookworm)")
+    command.add_argument("--hosts", type=int, help="number of Proxmox VE hosts (default: 1)")
+    command.add_argument("--json", action="store_true", help="print the status afterwards, as JSON")
+    command.set_defaults(run=_up)
+
+    command = commands.add_parser("down", parents=[common], help="stop an instance; its state stays")
+    command.add_argument("--purge", action="store_true", help="remove its state too (the cache stays)")
+    command.set_defaults(run=_down)
+
+    command = commands.add_parser("status", parents=[common], help="what there is of an instance")
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(run=_status)
+
+    command = commands.add_parser("shell", parents=[common], help="a root shell on a host or in a container")
+    command.add_argument("machine")
+    command.add_argument("command", nargs=argparse.REMAINDER, help="a command instead of a shell")
+    command.set_defaults(run=_shell)
+    return parser
+
+
+def _up(arguments: argparse.Namespace, instance: Instance) -> int:
+    lab.up(instance, arguments.suite, arguments.hosts)
+    return _status(arguments, instance)
+
+
+def _down(arguments: argparse.Namespace, instance: Instance) -> int:
+    lab.down(instance, purge=arguments.purge)
+    return 0
+
+
+def _status(arguments: argparse.Namespace, instance: Instance) -> int:
+    found = lab.status(instance)
+    if arguments.json:
+        print(json.dumps(found))
+        return 0
+    print(f"laboratory {found['name']}: {found['state']}")
+    if found["state"] == "absent":
+        return 0
+    print(f"  site     {found['site']}")
+    print(f"  network  {found['network']} on {found['bridge']}" + ("" if found["nat"] else ", no way to the outside"))
+    print(f"  GPUs     {found['gpus']}, driver {found['driver_version']}")
+    for row in found["hosts"]:
+        print(f"  {row['name']:<8} {row['address']:<15} {row['state']}")
+    for row in found["containers"]:
+        print(f"  {row['name']:<8} {row['address']:<15} {row['state']:<8} vmid {row['vmid']} on {row['host']}")
+    return 0
+
+
+def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
+    record = load(instance)
+    if record is None:
+        raise LabError("absent", f"there is no laboratory {instance.name!r}", fix="lab.py up", exit_code=2)
+    command = access.ssh(instance, _address(instance, record, arguments.machine))
+    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not words:
+        command.insert(1, "-t")
+    sys.stdout.flush()
+    os.execvp(command[0], [*command, *words])  # noqa: S606
+
+
+def _address(instance: Instance, record: Record, machine: str) -> str:
+    known = {row["name"]: row["address"] for part in ("hosts", "containers") for row in lab.status(instance)[part]}
+    if machine not in known:
+        raise LabError("machine-unknown", f"no host or container {machine!r}", why=f"there are {', '.join(known)}", exit_code=2)
+    return str(known[machine])

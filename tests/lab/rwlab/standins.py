@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The other parts of the laboratory, each made in its own directory: pve/ (pct, pvesh), gpu/ (driver), engine/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rwlab import files, gpus
+from rwlab.console import say
+from rwlab.errors import LabError
+from rwlab.paths import REPO, SOURCE, Cache
+from rwlab.proc import run, run_long
+
+# where build.sh leaves what a host has of the driver; the rest of OUTDIR is the installer
+_HOST_TOOLS = "host"
+
+
+def pve_tools(cache: Cache) -> dict[str, tuple[bytes, int]]:
+    """pct, pvesh and their library as files of a host."""
+    found = {}
+    for path in sorted((SOURCE / "pve/bin").glob("*")):
+        found[f"usr/sbin/{path.name}"] = (path.read_bytes(), 0o755)
+    library = SOURCE / "pve/lib"
+    for path in sorted(library.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found[f"usr/share/rackwell-lab/pve/{path.relative_to(library)}"] = (path.read_bytes(), 0o644)
+    schema = _pve_schema(cache)
+    if schema is not None:
+        found["usr/share/rackwell-lab/pve/schema.json"] = (schema, 0o644)
+    return found
+
+
+def _pve_schema(cache: Cache) -> bytes | None:
+    """Proxmox's own API schema, out of the PyPI package fakepve of the development environment."""
+    program = SOURCE / "pve/lib/labpve/extract_schema.py"
+    python = REPO / ".venv/bin/python"
+    if not program.exists():
+        return None
+    if not python.exists():
+        raise LabError(
+            "environment-missing",
+            "the laboratory's pct needs the development environment",
+            where=str(python),
+            why="it checks its options against the API schema that the package fakepve carries",
+            fix="run scripts/setup",
+        )
+    recipe = files.digest(program, REPO / "requirements/dev.lock")[:12]
+    target = cache.root / "pve" / f"schema-{recipe}.json"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        run([str(python), "-B", str(program), str(partial)])
+        partial.rename(target)
+    return target.read_bytes()
+
+
+def driver(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
+    """The driver's installer, built when its sources changed; its directory also holds the host's own tools.
+
+    Returns:
+        The ``.run`` file; None while gpu/ has no build.sh.
+    """
+    script = SOURCE / "gpu/build.sh"
+    if not script.exists():
+        return None
+    with files.locked(cache.root / ".lock", "cache"):
+        target = cache.driver / f"NVIDIA-Linux-x86_64-{version}.run"
+        recipe = files.digest(SOURCE / "gpu", version)
+        note = cache.driver / f"{version}.recipe"
+        if target.exists() and note.exists() and note.read_text().strip() == recipe:
+            return target
+        note.unlink(missing_ok=True)
+        cache.driver.mkdir(parents=True, exist_ok=True)
+        run_long(["sh", str(script), str(cache.driver), version], cache.logs / f"driver-{version}.log", "driver", f"building the stand-in {version}")
+        if not target.exists():
+            raise LabError("driver-build", "gpu/build.sh made no installer", where=str(target))
+        files.write(note, recipe + "\n")
+        return target
+
+
+def driver_tools(cache: Cache, version: str = gpus.DRIVER_VERSION) -> dict[str, tuple[bytes, int]]:
+    """The user-space part of the driver that the host itself has (nvidia-smi and its library)."""
+    root = cache.driver / f"{_HOST_TOOLS}-{version}"
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            found[str(path.relative_to(root))] = (path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
+    return found
+
+
+def engine_wheel(cache: Cache) -> Path | None:
+    """The stand-in engine's wheel, built when its sources changed; None while engine/ has no build_wheel.py."""
+    script = SOURCE / "engine/build_wheel.py"
+    if not script.exists():
+        return None
+    with files.locked(cache.root / ".lock", "cache"):
+        recipe = files.digest(SOURCE / "engine/rackwell_lab_engine", script)
+        note = cache.wheels / "engine.recipe"
+        wheels = sorted(cache.wheels.glob("rackwell_lab_engine-*.whl"))
+        if len(wheels) == 1 and note.exists() and note.read_text().strip() == recipe:
+            return wheels[0]
+        say("engine", "building the stand-in's wheel")
+        shutil.rmtree(cache.wheels, ignore_errors=True)
+        cache.wheels.mkdir(parents=True)
+        run(["python3", "-B", str(script), str(cache.wheels)])
+        files.write(note, recipe + "\n")
+        return next(cache.wheels.glob("rackwell_lab_engine-*.whl"))
