@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPU telemetry of one benchmark window: statistics from all samples, and a series thin enough to travel and to plot.
+
+Input is ``rackwell.telemetry/1`` as the probe's recorder writes it: times are seconds of one monotonic clock since the
+record's start. The window's edges are on the same clock, so nothing before or after the load is counted.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+MAX_HZ = 5.0
+MAX_SAMPLES = 600
+
+MIB = 2**20
+
+#: quantity -> (key of a sample, divisor, decimals kept in the series)
+SERIES = {
+    "power_w": ("power_w", 1, 1),
+    "utilization_pct": ("utilization", 1, 0),
+    "memory_used_mib": ("memory_used", MIB, 0),
+    "temperature_c": ("temperature_c", 1, 0),
+    "sm_clock_mhz": ("sm_clock_mhz", 1, 0),
+}
+
+_Pair = Tuple[float, float]
+
+
+def find_line(telemetry: Mapping[str, Any], text: str) -> Optional[float]:
+    """Time of the first output line of the command that contains ``text``."""
+    for line in telemetry.get("lines") or []:
+        if text in str(line.get("text", "")):
+            return float(line["t"])
+    return None
+
+
+def mean_over(pairs: Sequence[_Pair], start: float, end: float) -> Optional[float]:
+    """Time-weighted mean of a sampled quantity over [start, end], linear between samples, flat beyond them."""
+    if not pairs or end <= start:
+        return None
+    total = 0.0
+    points = [(start, at(pairs, start))] + [p for p in pairs if start < p[0] < end] + [(end, at(pairs, end))]
+    for i in range(1, len(points)):
+        total += (points[i][0] - points[i - 1][0]) * (points[i][1] + points[i - 1][1]) / 2
+    return total / (end - start)
+
+
+def at(pairs: Sequence[_Pair], moment: float) -> float:
+    """Value of a sampled quantity at a moment, linear between the neighbours, flat beyond the ends."""
+    if moment <= pairs[0][0]:
+        return pairs[0][1]
+    right = bisect.bisect_left([t for t, _v in pairs], moment)
+    if right == len(pairs):
+        return pairs[-1][1]
+    (t0, v0), (t1, v1) = pairs[right - 1], pairs[right]
+    return v0 + (v1 - v0) * (moment - t0) / (t1 - t0)
+
+
+def thin(
+    times: Sequence[float], values: Sequence[Optional[float]], buckets: int, start: float, width: float
+) -> List[Optional[float]]:
+    """Means of equal time slices; a slice without a reading is None."""
+    sums, counts = [0.0] * buckets, [0] * buckets
+    for i, value in enumerate(values):
+        place = math.floor((times[i] - start) / width)
+        if value is not None and 0 <= place < buckets:
+            sums[place] += value
+            counts[place] += 1
+    return [sums[i] / counts[i] if counts[i] else None for i in range(buckets)]
+
+
+def _value(sample: Mapping[str, Any], gpu: int, key: str) -> Optional[float]:
+    gpus = sample.get("gpus") or []
+    found = gpus[gpu].get(key) if gpu < len(gpus) and isinstance(gpus[gpu], dict) else None
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def _energy(
+    samples: Sequence[Mapping[str, Any]], gpu: int, start: float, end: float, power: Optional[float]
+) -> Tuple[Optional[float], str]:
+    """Joules in the window: from the device's counter where it covers the edges, else from the mean power."""
+    counter = [(float(s["t"]), v) for s in samples for v in [_value(s, gpu, "energy_j")] if v is not None]
+    if len(counter) >= 2 and counter[0][0] <= start and counter[-1][0] >= end and counter[-1][1] > counter[0][1]:
+        return at(counter, end) - at(counter, start), "counter"
+    return (power * (end - start), "power") if power is not None else (None, "none")
+
+
+def reduce(record: Mapping[str, Any], start: float, duration: float) -> Dict[str, Any]:
+    """The ``telemetry`` part of ``rackwell.bench_point/1``.
+
+    Args:
+        record: ``rackwell.telemetry/1``.
+        start: when the window opens, on the record's clock. duration: seconds.
+
+    Returns:
+        ``t`` (seconds from the window's start), and for each GPU its series over ``t``, and mean, highest and energy
+        over the window from *all* samples in it. Absent readings are None.
+    """
+    telemetry = record.get("telemetry") or {}
+    end = start + duration
+    every = sorted(telemetry.get("samples") or [], key=lambda s: float(s["t"]))
+    inside = [s for s in every if start <= float(s["t"]) <= end]
+    buckets = min(len(inside), MAX_SAMPLES, max(1, math.ceil(duration * MAX_HZ))) if inside else 0
+    width = duration / buckets if buckets else 0.0
+    gpus = [
+        _gpu(device, place, every, inside, (start, end, buckets, width))
+        for place, device in enumerate(telemetry.get("devices") or [])
+    ]
+    joules = [g["energy_j"] for g in gpus if g["energy_j"] is not None]
+    return {
+        "driver_version": telemetry.get("driver_version"),
+        "samples": len(inside),
+        "hz": round(len(inside) / duration, 2) if duration > 0 else 0.0,
+        "t": [round((i + 0.5) * width, 3) for i in range(buckets)],
+        "gpus": gpus,
+        "energy_j": round(math.fsum(joules), 2) if gpus and len(joules) == len(gpus) else None,
+    }
+
+
+def _gpu(
+    device: Mapping[str, Any],
+    place: int,
+    every: Sequence[Mapping[str, Any]],
+    inside: Sequence[Mapping[str, Any]],
+    window: Tuple[float, float, int, float],
+) -> Dict[str, Any]:
+    start, end, buckets, width = window
+    times = [float(s["t"]) for s in inside]
+    limits = [v for s in inside for v in [_value(s, place, "power_limit_w")] if v is not None]
+    total = device.get("memory_total")
+    gpu = {
+        "index": device.get("index", place),
+        "uuid": device.get("uuid"),
+        "name": device.get("name"),
+        "bus_id": device.get("bus_id"),
+        "memory_total_mib": None if total is None else round(total / MIB),
+        "power_limit_w": min(limits) if limits else device.get("power_limit_w"),
+    }  # type: Dict[str, Any]
+    for name, (key, divisor, decimals) in SERIES.items():
+        values = [None if v is None else v / divisor for v in (_value(s, place, key) for s in inside)]
+        pairs = [(times[i], v) for i, v in enumerate(values) if v is not None]
+        mean = mean_over(pairs, start, end)
+        series = thin(times, values, buckets, start, width) if buckets else []
+        gpu[name] = {
+            "mean": None if mean is None else round(mean, 2),
+            "max": round(max(v for _t, v in pairs), 2) if pairs else None,
+            "series": [None if v is None else round(v, decimals) if decimals else round(v) for v in series],
+        }
+    joules, source = _energy(every, place, start, end, gpu["power_w"]["mean"])
+    gpu["energy_j"] = None if joules is None else round(joules, 2)
+    gpu["energy_source"] = source
+    return gpu

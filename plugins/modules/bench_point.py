@@ -1,0 +1,399 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One measured point of a benchmark sweep, beside the server."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: bench_point
+short_description: Measure one concurrency of a serving benchmark
+version_added: 0.1.0
+description:
+  - Runs C(sglang.bench_serving) of the bench-client release beside the server, with GPU telemetry on the same clock,
+    and returns numbers that were checked before they are believed.
+  - The measurement runs in a transient unit of systemd. When the connection dies, the unit carries on, and the same
+    O(run_id) and O(concurrency) find it again.
+  - A measurement changes nothing on the host that anybody else relies on, so the module never reports a change.
+  - A point that does not count (failed requests, short or empty answers, a dead server) fails the task, and the result
+    is returned all the same.
+options:
+  run_id:
+    description: Names the run. The same run and concurrency are measured once only.
+    type: str
+    required: true
+  resume:
+    description:
+      - Whether a finished measurement of the same O(run_id), concurrency and options is returned instead of repeated.
+    type: bool
+    default: true
+  concurrency:
+    description: Streams that the client keeps in flight.
+    type: int
+    required: true
+  num_prompts:
+    description: Requests in all.
+    type: int
+    required: true
+  input_tokens:
+    description: Tokens of each prompt.
+    type: int
+    required: true
+  output_tokens:
+    description: Tokens asked of each answer.
+    type: int
+    required: true
+  seed:
+    description: Seed of the prompts.
+    type: int
+    default: 1
+  warmup_requests:
+    description: Requests before the clock starts.
+    type: int
+    default: 2
+  sample_hz:
+    description: Telemetry samples a second.
+    type: float
+    default: 5
+  point_timeout:
+    description: Seconds after which the measurement is stopped.
+    type: int
+    default: 900
+  host:
+    description: Address of the server.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: Port of the server.
+    type: int
+    default: 30000
+  served_name:
+    description: Model name to ask for.
+    type: str
+    required: true
+  tokenizer:
+    description: Directory of the tokenizer, usually that of the model.
+    type: path
+    required: true
+  user:
+    description: User that the client runs as.
+    type: str
+    default: rackwell
+  root:
+    description: Where the releases are.
+    type: path
+    default: /opt/rackwell
+  state:
+    description: Where measurements are kept on the host.
+    type: path
+    default: /var/lib/rackwell/results
+  server_unit:
+    description: Unit of the server. Its restarts tell a dead server from a failed client.
+    type: str
+    default: rackwell-inference.service
+attributes:
+  check_mode:
+    description: Says what would run.
+    support: full
+  diff_mode:
+    description: There is nothing to compare.
+    support: none
+author:
+  - The rackwell founders
+"""
+
+EXAMPLES = r"""
+- name: Measure sixteen streams
+  rackwell.gpu.bench_point:
+    run_id: 20261129T101500Z-4f2a
+    concurrency: 16
+    num_prompts: 64
+    input_tokens: 1024
+    output_tokens: 256
+    served_name: glm-5
+    tokenizer: /srv/models/glm-5
+"""
+
+RETURN = r"""
+rackwell_result:
+  description:
+    - The point, schema C(rackwell.bench_point/1).
+    - RV(rackwell_result.status) is V(measured), V(failed) (the client), V(crashed) (the server) or V(planned)
+      (check mode).
+    - RV(rackwell_result.valid) says whether the numbers may be used, RV(rackwell_result.reasons) why not.
+  returned: always
+  type: dict
+rackwell_error:
+  description: What, where, why and fix.
+  returned: failure
+  type: dict
+"""
+
+import json
+import os
+import pwd
+import socket
+from typing import Any, Dict, List, Optional, Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_reading, bench_unit
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+
+#: The options that make a measurement what it is: a finished one is returned again only when all of them are equal.
+IDENTITY = (
+    "concurrency",
+    "num_prompts",
+    "input_tokens",
+    "output_tokens",
+    "seed",
+    "warmup_requests",
+    "host",
+    "port",
+    "served_name",
+    "tokenizer",
+)
+POSITIVE = ("concurrency", "num_prompts", "input_tokens", "output_tokens", "point_timeout", "sample_hz")
+
+
+class Server:
+    """The server under test, as seen from its own host."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.unit = str(module.params["server_unit"])
+
+    def _read(self, argv: List[str]) -> str:
+        return str(self.module.run_command(argv, check_rc=False)[1])
+
+    def state(self) -> str:
+        """Changes when the server's unit was started anew; empty when systemd knows no such unit."""
+        properties = ["--property=InvocationID", "--property=NRestarts"]
+        return " ".join(self._read(["systemctl", "show", *properties, "--value", self.unit]).split())
+
+    def answers(self) -> bool:
+        """Whether something accepts connections at the server's address."""
+        try:
+            with socket.create_connection((self.module.params["host"], self.module.params["port"]), timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def lines(self) -> List[str]:
+        """The end of the journal of the server's unit."""
+        out = self._read(["journalctl", "--unit", self.unit, "--lines", "20", "--output", "cat", "--no-pager"])
+        return [line.strip()[:400] for line in out.splitlines() if line.strip()][-8:]
+
+
+class Point:
+    """One measurement: started, or found again, and read."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.options = dict(module.params)  # type: Dict[str, Any]
+        self.unit = bench_unit.name(self.options["run_id"], self.options["concurrency"])
+        self.directory = os.path.join(
+            self.options["state"], self.options["run_id"], "c%d" % self.options["concurrency"]
+        )
+        self.slot = os.path.join(self.options["root"], "bench-client")
+        self.python = os.path.join(self.slot, "env", "bin", "python")
+        self.probe = os.path.join(self.options["root"], "probe", "env", "bin", "python")
+        self.server = Server(module)
+        self.reading = bench_reading.Reading(
+            self.directory,
+            self.options,
+            bench_client.command(self.python, self.options, "out.jsonl"),
+            self.client_version(),
+            self.server,
+        )
+
+    def run(self, argv: List[str]) -> Tuple[int, str, str]:
+        """A command whose failure is for the caller to judge."""
+        code, out, err = self.module.run_command(argv, check_rc=False)
+        return int(code), str(out), str(err)
+
+    def path(self, name: str) -> str:
+        """A file of this measurement."""
+        return os.path.join(self.directory, name)
+
+    def argv(self) -> List[str]:
+        """The recorder around the client."""
+        recorder = [self.probe, "-m", "rackwell.probe", "record", "--out", self.path("telemetry.json")]
+        recorder += ["--hz", "%g" % self.options["sample_hz"], "--window-start-pattern", bench_client.START_PATTERN]
+        return [*recorder, "--", *bench_client.command(self.python, self.options, self.path("out.jsonl"))]
+
+    def identity(self) -> Dict[str, Any]:
+        """What is asked, as kept beside the measurement."""
+        return {key: self.options[key] for key in IDENTITY}
+
+    def finished(self) -> bool:
+        """Whether this very measurement was taken already."""
+        return (
+            bool(self.options["resume"])
+            and bench_unit.outcome(self.directory) is not None
+            and bench_unit.read_json(self.path("request.json")) == self.identity()
+        )
+
+    def client_version(self) -> Optional[str]:
+        """Version of the client as installed; None when it is not."""
+        library = os.path.join(self.slot, "env", "lib")
+        for python in sorted(os.listdir(library)) if os.path.isdir(library) else []:
+            for entry in sorted(os.listdir(os.path.join(library, python, "site-packages"))):
+                if entry.startswith("sglang-") and entry.endswith(".dist-info"):
+                    return entry[len("sglang-") : -len(".dist-info")]
+        return None
+
+    def check_options(self) -> None:
+        """End with an error where what is asked makes no sense."""
+        options = self.options
+        if not bench_unit.RUN_ID.match(options["run_id"]):
+            self.fail(
+                "bench-run-id",
+                "the run id cannot be part of a unit's name",
+                where="run_id",
+                why=repr(options["run_id"]),
+                fix="use letters, digits, dot, dash and underscore, 64 at most",
+            )
+        for key in POSITIVE:
+            if options[key] <= 0:
+                why = "it is %s" % options[key]
+                self.fail("bench-option", key + " must be positive", where=key, why=why, fix="correct the bench file")
+
+    def check_host(self) -> None:
+        """End with an error where a measurement cannot even begin."""
+        options = self.options
+        for path, build in ((self.python, "bench-client"), (self.probe, "probe")):
+            if not os.path.exists(path):
+                self.fail(
+                    "bench-not-staged",
+                    "the %s release is not on this host" % build,
+                    where=path,
+                    why="its interpreter is absent",
+                    fix="rackwell provision, or the playbook rackwell.gpu.bench, which stages it",
+                )
+        try:
+            pwd.getpwnam(options["user"])
+        except KeyError:
+            what = "user %s does not exist" % options["user"]
+            self.fail("bench-user", what, where="user", fix="provision the container first")
+        if not os.path.isdir(options["tokenizer"]):
+            self.fail(
+                "bench-tokenizer",
+                "the tokenizer's directory is not there",
+                where=options["tokenizer"],
+                fix="mount the model's directory, or correct model.path in the profile",
+            )
+
+    def fail(self, code: str, what: str, where: str = "", why: str = "", fix: str = "") -> None:
+        """End with an error, and with a result that says that there are no numbers."""
+        reasons = [bench_client.reason(code, what, why, fix)]
+        result = self.reading.result("failed", reasons)
+        fail(self.module, code, what, where=where, why=why, fix=fix, rackwell_result=result)
+
+    def start(self) -> None:
+        """Run the measurement to its end."""
+        options = self.options
+        if not self.server.answers():
+            self.fail(
+                "server-not-reachable",
+                "no server answers",
+                where="%(host)s:%(port)s" % options,
+                why="the connection is refused or times out",
+                fix="rackwell status; then rackwell provision",
+            )
+        # the service user must reach its directory, and nobody else needs to read it
+        os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
+        os.makedirs(self.directory, mode=0o750, exist_ok=True)
+        for name in bench_unit.FILES:
+            if os.path.exists(self.path(name)):
+                os.unlink(self.path(name))
+        entry = pwd.getpwnam(options["user"])
+        os.chown(self.directory, entry.pw_uid, entry.pw_gid)
+        context = {"server": self.server.state(), "started_utc": bench_reading.utc_now()}
+        bench_unit.write_text(self.path("context.json"), json.dumps(context))
+        bench_unit.write_text(self.path("request.json"), json.dumps(self.identity(), sort_keys=True))
+        environment = {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_HOME": self.path("hf"),
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
+            "PYTHONUNBUFFERED": "1",
+        }
+        code, _out, err = self.run(
+            bench_unit.systemd_run(
+                self.unit,
+                self.directory,
+                options["user"],
+                options["point_timeout"],
+                environment,
+                os.path.join(self.slot, "release.env"),
+                self.argv(),
+            )
+        )
+        if bench_unit.outcome(self.directory) is None:
+            self.fail(
+                "bench-unit",
+                "systemd did not run the measurement",
+                where=self.unit,
+                why=(err.strip() or "systemd-run ended with %d" % code)[-400:],
+                fix="read `journalctl -u %s`" % self.unit,
+            )
+
+    def measure(self) -> Dict[str, Any]:
+        """The result: of a measurement in progress, of a finished one, or of a new one."""
+        attached = bench_unit.active(self.run, self.unit)
+        if attached:
+            patience = self.options["point_timeout"] + bench_unit.STOP_S
+            if not bench_unit.wait(self.run, self.unit, patience):
+                self.fail(
+                    "bench-unit",
+                    "an earlier try at this point does not end",
+                    where=self.unit,
+                    why="it is past its deadline",
+                    fix="systemctl stop %s" % self.unit,
+                )
+        elif not self.finished():
+            self.start()
+        return dict(self.reading.read(), attached=attached)
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "run_id": {"type": "str", "required": True},
+            "resume": {"type": "bool", "default": True},
+            "concurrency": {"type": "int", "required": True},
+            "num_prompts": {"type": "int", "required": True},
+            "input_tokens": {"type": "int", "required": True},
+            "output_tokens": {"type": "int", "required": True},
+            "seed": {"type": "int", "default": 1},
+            "warmup_requests": {"type": "int", "default": 2},
+            "sample_hz": {"type": "float", "default": 5},
+            "point_timeout": {"type": "int", "default": 900},
+            "host": {"type": "str", "default": "127.0.0.1"},
+            "port": {"type": "int", "default": 30000},
+            "served_name": {"type": "str", "required": True},
+            "tokenizer": {"type": "path", "required": True},
+            "user": {"type": "str", "default": "rackwell"},
+            "root": {"type": "path", "default": "/opt/rackwell"},
+            "state": {"type": "path", "default": "/var/lib/rackwell/results"},
+            "server_unit": {"type": "str", "default": "rackwell-inference.service"},
+        },
+        supports_check_mode=True,
+    )
+    point = Point(module)
+    point.check_options()
+    if module.check_mode:
+        done(module, changed=False, result=point.reading.result("planned"), command=point.argv())
+    point.check_host()
+    result = point.measure()
+    if not result["valid"]:
+        first = result["reasons"][0]
+        where = "concurrency %d" % result["concurrency"]
+        fail(module, first["code"], first["what"], where, first["why"], first["fix"], rackwell_result=result)
+    done(module, changed=False, result=result)
+
+
+if __name__ == "__main__":
+    main()
