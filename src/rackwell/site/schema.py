@@ -21,4 +21,9 @@ def models() -> dict[str, type[pydantic.BaseModel]]:
 
 def schema(name: str) -> dict[str, Any]:
     """The JSON Schema `name`. Raises KeyError for an unknown name."""
-    return {"$schema": DIALECT, "$id": f"rackwell.{name}/1", **models()[name].model_json_schema()}
+    return of(models()[name], name)
+
+
+def of(model: type[pydantic.BaseModel], name: str) -> dict[str, Any]:
+    """The JSON Schema of any model."""
+    return {"$schema": DIALECT, "$id": f"rackwell.{name}/1", **model.model_json_schema()}

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell build``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
+
+if TYPE_CHECKING:
+    from rackwell.cli.output import Outcome, Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("build")(build)
+
+
+def build(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Builds; without one, all that the site's containers use."),
+    ] = None,
+    site: SiteOption = HERE,
+    relock: Annotated[
+        bool, typer.Option("--relock", help="Resolve versions anew even where the lock still fits.")
+    ] = False,
+    python: Annotated[
+        str,
+        typer.Option("--python", metavar="X.Y", help="Python of the container, where the build's own is not meant."),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make releases on this machine.
+
+    Fetched, verified, patched, locked by hash, one digest each.
+    """
+    execute("build", as_json, lambda terminal: _body(terminal, site, names or [], relock, python or None))
+
+
+def _body(terminal: Terminal, path: Path, names: list[str], relock: bool, python: str | None) -> Outcome:
+    from rackwell.build import load_build
+    from rackwell.cli.output import Outcome
+    from rackwell.provision import builds
+    from rackwell.provision.declared import BUILD_ROLES, build_file
+    from rackwell.site import declaration
+
+    site = declaration.load(path)
+    wanted: dict[tuple[str, str | None], None] = {(name, python): None for name in names}
+    if not names:
+        for container in site.containers.values():
+            server = site.build_name(container, "release")
+            if not server:
+                continue
+            own = load_build(build_file(site, server)).python
+            for role in BUILD_ROLES:
+                wanted[site.build_name(container, role), None if role == "release" else own] = None
+    terminal.safety = "no machine was touched; the next build goes on from what was fetched"
+    built = [builds.make(site, name, terminal, relock=relock, python=version) for name, version in wanted if name]
+    return Outcome(
+        {"releases": [release.as_dict() for release in built]},
+        show=lambda out: out.print("\n".join(f"{r.build:<14} {r.digest[:12]}  {r.path}" for r in built)),
+    )

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
+
+if TYPE_CHECKING:
+    from rackwell.cli.output import Outcome, Terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("check")(check)
+
+
+def check(
+    site: SiteOption = HERE,
+    schema: Annotated[
+        str,
+        typer.Option("--schema", metavar="NAME", help="Print a JSON Schema for editors instead; 'list' names them."),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check the declaration; touches no machine.
+
+    It is held against its schema and against itself.
+    Names every problem with file and line. Exit code 2 when there is one.
+    """
+    if schema:
+        _print_schema(schema)
+        return
+    execute("check", as_json, lambda terminal: _body(terminal, site))
+
+
+def _body(terminal: Terminal, path: Path) -> Outcome:
+    from rackwell.cli.output import Outcome
+    from rackwell.errors import ExitCode
+    from rackwell.provision import declared
+    from rackwell.site import declaration
+
+    del terminal
+    site = declaration.load(path)
+    problems = declared.problems(site)
+    result = {"site": str(site.path), "hosts": sorted(site.hosts), "containers": sorted(site.containers)}
+    if problems:
+        return Outcome(result, problems, ExitCode.INVALID)
+    return Outcome(
+        result,
+        show=lambda out: out.print(
+            f"{site.path}: {len(site.hosts)} Proxmox hosts, {len(site.containers)} containers; the declaration holds"
+        ),
+    )
+
+
+def _print_schema(name: str) -> None:
+    import json
+
+    from rackwell.build import BuildSpec
+    from rackwell.cli import output
+    from rackwell.errors import ExitCode, Problem
+    from rackwell.site import schema, validation
+
+    names = sorted({*schema.models(), "build"})
+    if name == "list":
+        typer.echo("\n".join(names))
+    elif name == "build":
+        typer.echo(json.dumps(schema.of(BuildSpec, "build"), indent=2))
+    elif name in names:
+        typer.echo(json.dumps(schema.schema(name), indent=2))
+    else:
+        hint = validation.suggest(name, names, 0.5) or f"there is: {', '.join(names)}"
+        output.print_problems([Problem("unknown-schema", f"there is no schema '{name}'", "--schema", "", hint)], None)
+        raise typer.Exit(int(ExitCode.INVALID))

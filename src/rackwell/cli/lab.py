@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell lab``."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+import typer
+
+from rackwell.errors import ExitCode, Problem
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "lab",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    )(lab)
+
+
+def lab(context: typer.Context) -> None:
+    """Run the laboratory (up, down, status, shell)."""
+    import signal
+    import subprocess
+    import sys
+
+    from rackwell.cli import output
+    from rackwell.provision import paths
+
+    root = paths.checkout()
+    program = root / "tests" / "lab" / "lab.py" if root else None
+    if program is None or not program.exists():
+        problem = Problem(
+            "no-laboratory",
+            "the laboratory is not part of an installed rackwell",
+            str(paths.catalog().parent),
+            "it lives in the checkout, under tests/lab",
+            "clone the repository and run `make demo`, or its .venv/bin/rackwell lab",
+        )
+        if "--json" in context.args:
+            output.print_json("lab", output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
+        output.print_problems([problem], None)
+        raise typer.Exit(int(ExitCode.INVALID))
+    # Ctrl-C goes to the laboratory, which ends well by itself; its exit code is ours
+    signal.signal(signal.SIGINT, _leave_to_it)
+    done = subprocess.run([sys.executable, str(program), *context.args], check=False)
+    raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+
+
+def _leave_to_it(number: int, frame: FrameType | None) -> None:
+    del number, frame

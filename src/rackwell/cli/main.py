@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. One file a command; what is slow to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import typer
+
+from rackwell.cli import bench, build, check, init, lab, provision, report, status, verify, version
+from rackwell.errors import ExitCode, Problem
+
+app = typer.Typer(
+    name="rackwell",
+    help="Declares, provisions and proves GPU containers that serve a patched SGLang, on Proxmox VE hosts.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (init, check, build, provision, verify, status, bench, report, lab, version):
+    module.register(app)
+
+
+def run() -> None:
+    """Entry point of the program. Ends the process with the command's exit code."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line `arguments`; returns the exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code: Any = app(args=arguments, prog_name="rackwell", standalone_mode=False)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: nothing was touched\n")
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        return int(ExitCode.FAILED)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _usage(error, arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise KeyboardInterrupt
+
+
+def _usage(error: Any, arguments: list[str]) -> int:
+    """A command line that cannot be understood."""
+    from rackwell.cli import output
+
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "rackwell"
+    problem = Problem("usage", str(error.format_message()), "command line", "", f"see: {path} --help")
+    if "--json" in arguments:
+        name = path.partition(" ")[2] or "usage"
+        output.print_json(name, output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
+    output.print_problems([problem], None)
+    return int(ExitCode.INVALID)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and programs see: progress and errors on stderr, results on stdout, one envelope for ``--json``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from rackwell.errors import ExitCode, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from rackwell.ansible.events import Step
+
+# a step without news for this long is told of again, where no live line shows it
+_HEARTBEAT = 20.0
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What a command came to.
+
+    Attributes:
+        result: the payload of ``--json``.
+        show: prints the result for people.
+    """
+
+    result: dict[str, Any] = dataclasses.field(default_factory=dict)
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    exit_code: ExitCode = ExitCode.DONE
+    show: Callable[[Console], None] = lambda _: None
+
+
+def envelope(command: str, outcome: Outcome) -> dict[str, Any]:
+    """The one form of every command's ``--json`` output."""
+    return {
+        "schema": f"rackwell.{command}/1",
+        "ok": outcome.exit_code == ExitCode.DONE,
+        "exit_code": int(outcome.exit_code),
+        "problems": [problem.as_dict() for problem in outcome.problems],
+        "result": outcome.result,
+    }
+
+
+def print_json(command: str, outcome: Outcome) -> None:
+    """The envelope on stdout."""
+    sys.stdout.write(json.dumps(envelope(command, outcome), indent=2, ensure_ascii=False) + "\n")
+
+
+def stdout() -> Console:
+    """Where results go, for people."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def print_problems(problems: Iterable[Problem], log: Path | None) -> None:
+    """Compact blocks on stderr: what, where, why, fix; the log's path once, below."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for problem in problems:
+        console.print(Text.assemble(("error: ", "bold red"), (problem.what, "bold")))
+        for label, text in (("where", problem.where), ("why", problem.why), ("fix", problem.fix)):
+            if text:
+                first, *rest = text.splitlines()
+                console.print(Text.assemble((f"  {label:<6}", "dim"), first))
+                for line in rest:
+                    console.print(Text(" " * 8 + line))
+    if log is not None and log.exists():
+        console.print(Text.assemble(("log: ", "dim"), str(log)))
+
+
+class Terminal:
+    """Progress on stderr: on a terminal with a live line for what runs now, else plain lines only."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich.console import Console
+
+        self.log: Path | None = None
+        self.safety = "nothing was touched"
+        self._quiet = quiet
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._began = time.monotonic()
+        self._running: dict[tuple[str, str], float] = {}
+        self._guard = threading.Lock()
+        self._live: Live | None = None
+        self._done = threading.Event()
+        self._heart: threading.Thread | None = None
+
+    def __enter__(self) -> Terminal:
+        if self._quiet:
+            return self
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, get_renderable=self._now, refresh_per_second=4, transient=True)
+            self._live.start()
+        else:
+            self._heart = threading.Thread(target=self._beat, name="progress", daemon=True)
+            self._heart.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._live is not None:
+            self._live.stop()
+        if self._heart is not None:
+            self._heart.join()
+
+    def line(self, where: str, text: str) -> None:
+        """One line of progress."""
+        if not self._quiet:
+            self._print(where, text)
+
+    def step(self, step: Step) -> None:
+        """A task of a play started or ended."""
+        key = (step.host, step.label)
+        with self._guard:
+            if not step.outcome:
+                if not step.quiet:
+                    self._running[key] = time.monotonic()
+                return
+            self._running.pop(key, None)
+        if self._quiet or step.outcome == "skipped" or (step.quiet and step.outcome in {"ok", "ignored"}):
+            return
+        outcome = {"changed": "ok (changed)", "failed": "FAILED", "unreachable": "UNREACHABLE"}.get(
+            step.outcome, step.outcome
+        )
+        self._print(step.host, f"{step.label} … {outcome} {step.seconds:.1f} s")
+
+    def _print(self, where: str, text: str) -> None:
+        self._console.print(f"[{self._elapsed():4.0f}s] {where:<12} {text}")
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _now(self) -> Text:
+        from rich.text import Text
+
+        with self._guard:
+            running = list(self._running.items())
+        now = time.monotonic()
+        lines = [
+            f"[{self._elapsed():4.0f}s] {host:<12} {label} · {now - since:.0f} s" for (host, label), since in running
+        ]
+        return Text("\n".join(lines), style="cyan")
+
+    def _beat(self) -> None:
+        while not self._done.wait(_HEARTBEAT):
+            with self._guard:
+                running = list(self._running.items())
+            now = time.monotonic()
+            for (host, label), since in running:
+                if now - since >= _HEARTBEAT:
+                    self._print(host, f"{label} … still running, {now - since:.0f} s")

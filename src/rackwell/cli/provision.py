@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell provision``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rackwell.cli.command import HERE, ContainerArgument, JsonOption, SiteOption, execute
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from rackwell.cli.output import Outcome, Terminal
+    from rackwell.provision.provisioning import Provisioned
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("provision")(provision)
+
+
+def provision(
+    container: ContainerArgument,
+    site: SiteOption = HERE,
+    check: Annotated[bool, typer.Option("--check", help="Say what would change; change nothing.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what changes in files and configuration.")] = False,
+    bench: Annotated[
+        bool | None,
+        typer.Option(
+            "--bench/--no-bench", help="Measure in any case, or not at all.", show_default="when something changed"
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a container to its declaration, and measure it.
+
+    From a bare machine to a served and benchmarked model.
+    Checks the declaration, builds the releases, brings host and container there, starts the server, proves that it
+    answers, measures it. A second run changes nothing.
+    """
+    execute("provision", as_json, lambda terminal: _body(terminal, site, container, check, diff, bench))
+
+
+def _body(terminal: Terminal, site: Path, name: str, check: bool, diff: bool, bench: bool | None) -> Outcome:
+    from rackwell.cli.output import Outcome
+    from rackwell.provision.provisioning import provision as run
+
+    done = run(site, name, terminal, check=check, diff=diff, bench=bench)
+    return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: _show(out, done, diff))
+
+
+def _show(out: Console, done: Provisioned, diff: bool) -> None:
+    name = done.target.container.name
+    changes = done.played.changes
+    verb = "would change" if done.check else "changed"
+    out.print(f"{name} on {done.target.host}: {done.played.changed} {verb}, in {done.played.seconds:.0f} s")
+    for change in changes:
+        out.print(f"  {verb:<8} {change.host}: {change.role + ': ' if change.role else ''}{change.task}")
+        if diff and change.diff:
+            out.print("\n".join("      " + line for line in change.diff.splitlines()))
+    if done.exit_code not in {0, 1} or (done.measured is None and done.problems):
+        return
+    release = done.built["release"]
+    out.print(f"release {release.build} {release.digest[:12]}")
+    if done.check:
+        return
+    endpoint = done.endpoint
+    where = f"inside {name} only" if endpoint["inside_only"] else name
+    out.print(f"API {endpoint['url']} ({where}), model {endpoint['served_name']}")
+    if endpoint["tunnel"]:
+        out.print(f"  from here: {endpoint['tunnel']}")
+    if done.bench_note:
+        out.print(f"bench: {done.bench_note}")
+    if done.measured is not None and done.measured.result is not None:
+        from rackwell.cli import tables
+
+        tables.bench(out, done.measured.result)
+        if done.measured.report:
+            out.print(f"report {done.measured.report}")

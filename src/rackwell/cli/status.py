@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell status``."""
+
+from __future__ import annotations
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three releases of a container: the server's, the probe's and the benchmark client's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from rackwell.build import load_build, make_release
+from rackwell.provision import paths
+from rackwell.provision.declared import BUILD_ROLES, build_file
+from rackwell.provision.progress import Progress
+from rackwell.site.declaration import Site
+from rackwell.site.node import Node
+
+_BUNDLE = {"release": "release_bundle", "gpu_probe": "gpu_probe_bundle", "bench_client": "bench_client_bundle"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A release that lies ready on the controller."""
+
+    build: str
+    digest: str
+    path: Path
+    changed: bool
+    manifest: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "build": self.build,
+            "digest": self.digest,
+            "path": str(self.path),
+            "changed": self.changed,
+            "wheels": len(self.manifest.get("wheels", [])),
+            "patches": [patch["name"] for patch in self.manifest.get("patches", [])],
+        }
+
+
+def make(site: Site, name: str, progress: Progress, *, relock: bool = False, python: str | None = None) -> Built:
+    """Make the release of build `name`. Raises RackwellError (exit 2 or 1)."""
+    spec = load_build(build_file(site, name))
+    release = make_release(
+        spec,
+        site_state=site.state,
+        catalog=paths.catalog(),
+        progress=lambda text: progress.line("controller", f"build {name}: {text}"),
+        relock=relock,
+        python=python,
+    )
+    return Built(name, release.digest, release.path, release.changed, release.manifest)
+
+
+def make_all(site: Site, container: Node, progress: Progress) -> dict[str, Built]:
+    """Role -> its release, for `container`. The small ones take their Python from the server's build.
+
+    Raises:
+        RackwellError: as `make`.
+    """
+    server = site.build_name(container, "release")
+    python = load_build(build_file(site, server)).python
+    return {
+        role: make(site, site.build_name(container, role), progress, python=None if role == "release" else python)
+        for role in BUILD_ROLES
+    }
+
+
+def bundles(container: Node, built: dict[str, Built]) -> dict[str, str]:
+    """Extra variables that name the exact releases, where the declaration does not name a bundle itself."""
+    return {
+        _BUNDLE[role]: str(release.path) for role, release in built.items() if _BUNDLE[role] not in container.variables
+    }

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A play about one container, and what its end means for whoever asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rackwell.ansible import runner
+from rackwell.ansible.results import PlayResult
+from rackwell.ansible.runner import RunDirectory
+from rackwell.errors import ExitCode, Problem
+from rackwell.provision.declared import Target
+from rackwell.provision.progress import Progress
+
+GUARD_TASK = "Require a ready Proxmox host"
+"""The task of the playbooks that stops a container whose host failed: a consequence, not a cause."""
+
+
+def play(
+    name: str,
+    target: Target,
+    run: RunDirectory,
+    progress: Progress,
+    *,
+    extra: Mapping[str, Any] | None = None,
+    check: bool = False,
+    diff: bool = False,
+    retries: int = 2,
+    connect_timeout: int = 10,
+) -> PlayResult:
+    """Run playbook `name` on the container and its host. Returns the result, whatever it is."""
+
+    def on_interrupt() -> None:
+        progress.line("controller", "interrupted: ending the running step (Ctrl-C again kills it)")
+
+    progress.log = run.log
+    result = runner.play(
+        name,
+        target.site.path,
+        run,
+        target.limit,
+        listener=progress.step,
+        on_interrupt=on_interrupt,
+        extra=extra,
+        check=check,
+        diff=diff,
+        retries=retries,
+        connect_timeout=connect_timeout,
+    )
+    progress.safety = _safety(result, check)
+    return result
+
+
+def problems(result: PlayResult, again: str) -> list[Problem]:
+    """What to tell of `result`: causes without their consequences; where it stood when it was interrupted.
+
+    Args:
+        again: the command that goes on from here.
+    """
+    causes = [failure for failure in result.failures if failure.task != GUARD_TASK] or result.failures
+    found = list(dict.fromkeys(problem for failure in causes for problem in failure.problems))
+    if result.interrupted:
+        steps = ", ".join(f"'{label}' on {host}" for host, label in result.running) or "no step"
+        found.insert(
+            0,
+            Problem(
+                "interrupted",
+                f"interrupted; {steps} was running",
+                "",
+                f"{result.changed} changes were made before; what the step began may end on the machine by itself",
+                f"go on with: {again}",
+            ),
+        )
+    if result.exit_code == ExitCode.ROLLED_BACK:
+        found = [
+            dataclasses.replace(p, why=f"{p.why}; what ran before runs again (verified)".lstrip("; ")) for p in found
+        ]
+    return found
+
+
+def _safety(result: PlayResult, check: bool) -> str:
+    if check:
+        return "nothing was touched: this was check mode"
+    if result.changed:
+        return f"{result.changed} changes were made and are kept; running again goes on from there"
+    return "no machine was changed"

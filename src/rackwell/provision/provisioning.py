@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main job: from a bare machine to a served and benchmarked model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from rackwell.ansible.results import PlayResult
+from rackwell.ansible.runner import RunDirectory
+from rackwell.errors import ExitCode, Problem
+from rackwell.provision import builds, declared, measure, plays
+from rackwell.provision.builds import Built
+from rackwell.provision.declared import Target
+from rackwell.provision.lock import container_lock
+from rackwell.provision.measure import Measured
+from rackwell.provision.progress import Progress
+from rackwell.site import declaration
+
+
+@dataclasses.dataclass
+class Provisioned:
+    """What a provision came to."""
+
+    target: Target
+    built: dict[str, Built]
+    played: PlayResult
+    check: bool
+    problems: list[Problem]
+    exit_code: ExitCode
+    measured: Measured | None = None
+    bench_note: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the container, without the length of its network."""
+        return (self.target.container.text("pve_container_ip") or self.target.container.name).partition("/")[0]
+
+    @property
+    def endpoint(self) -> dict[str, Any]:
+        """Where the API is."""
+        profile = self.target.site.profile(self.target.container)
+        listens = profile.server.host
+        local = listens in {"127.0.0.1", "localhost", "::1"}
+        host = self.address if listens.strip("[]0.:") == "" else listens
+        return {
+            "url": f"http://{host}:{profile.server.port}/v1",
+            "served_name": profile.model.served_name,
+            "inside_only": local,
+            "tunnel": f"ssh -L {profile.server.port}:127.0.0.1:{profile.server.port} root@{self.address}"
+            if local
+            else "",
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "container": self.target.container.name,
+            "host": self.target.host,
+            "check": self.check,
+            "changed": self.played.changed,
+            "changes": [change.as_dict() for change in self.played.changes],
+            "hosts": {name: counts.as_dict() for name, counts in sorted(self.played.hosts.items())},
+            "releases": {role: built.as_dict() for role, built in self.built.items()},
+            "endpoint": self.endpoint,
+            "bench": self.measured.as_dict() if self.measured else None,
+            "bench_note": self.bench_note,
+            "log": str(self.played.log),
+            "seconds": round(self.played.seconds, 1),
+        }
+
+
+def provision(
+    site: Path,
+    name: str,
+    progress: Progress,
+    *,
+    check: bool = False,
+    diff: bool = False,
+    bench: bool | None = None,
+) -> Provisioned:
+    """Bring container `name` of `site` to its declaration.
+
+    Args:
+        check: say what would change; no machine is touched.
+        bench: True always measures, False never, None when something changed or this release and profile have no
+            valid result yet.
+
+    Raises:
+        RackwellError: the declaration does not hold (exit 2), another run holds the container (exit 5), or a release
+            could not be made (exit 1). What happens on the machines is in the result.
+    """
+    root = declaration.load(site)
+    root.container(name)
+    with container_lock(root.state, name, "provision"):
+        target = declared.target(site, name)
+        progress.line("controller", f"declaration of {name} on {target.host} holds")
+        progress.safety = "no machine was touched; the next run goes on from what was fetched"
+        run = RunDirectory.create(root.state, "provision")
+        progress.log = run.log
+        built = builds.make_all(target.site, target.container, progress)
+        played = plays.play(
+            "provision",
+            target,
+            run,
+            progress,
+            extra=builds.bundles(target.container, built),
+            check=check,
+            diff=diff,
+        )
+        again = f"rackwell provision {name} -i {target.site.path}"
+        outcome = Provisioned(target, built, played, check, plays.problems(played, again), played.exit_code)
+        if outcome.exit_code != ExitCode.DONE or check:
+            return outcome
+        _bench(outcome, run, progress, bench)
+        return outcome
+
+
+def _bench(outcome: Provisioned, run: RunDirectory, progress: Progress, wanted: bool | None) -> None:
+    if wanted is False:
+        outcome.bench_note = "not measured (--no-bench)"
+        return
+    if wanted is None and outcome.played.changed == 0:
+        found = measure.find(outcome.target, outcome.built)
+        if found is not None:
+            outcome.measured = found
+            outcome.bench_note = (
+                "nothing changed and this release and profile are measured already; --bench measures anew"
+            )
+            progress.line(outcome.target.container.name, f"bench: {outcome.bench_note}")
+            return
+    progress.safety = "the server is provisioned and serves; only the benchmark is missing"
+    outcome.measured = measure.measure(outcome.target, outcome.built, run, progress)
+    outcome.problems += outcome.measured.problems
+    outcome.exit_code = outcome.measured.exit_code
