@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module: what it starts, what it finds again, and what it says of each end that a measurement can take."""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import json
+import shutil
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils import basic
+from ansible_collections.rackwell.gpu.plugins.modules import bench_point
+
+from .conftest import DATA, record
+
+FAKE = Path(__file__).with_name("fake_systemd.py")
+
+
+class Host:
+    """A target with a staged client, a listening server, and systemd played by a script."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.plan = tmp_path / "plan"
+        self.root = tmp_path / "opt"
+        self.state = tmp_path / "results"
+        self.tokenizer = tmp_path / "model"
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        for directory in (self.plan, self.tokenizer, tmp_path / "bin"):
+            directory.mkdir()
+        for name in ("systemd-run", "systemctl", "journalctl"):
+            shutil.copy(FAKE, tmp_path / "bin" / name)
+        for slot in ("probe", "bench-client"):
+            (self.root / slot / "env" / "bin").mkdir(parents=True)
+            shutil.copy(FAKE, self.root / slot / "env" / "bin" / "python")
+        (self.root / "bench-client/env/lib/python3.11/site-packages/sglang-0.5.9.dist-info").mkdir(parents=True)
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+        monkeypatch.setenv("FAKE_BENCH", str(self.plan))
+        self.listener: socket.socket | None = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.ends("success 0", "measured-c4.jsonl")
+        (self.plan / "state").write_text("aaaa 0\n")
+        (self.plan / "active").write_text("inactive\n")
+        telemetry = record(lambda _t, _g: 250.0, seconds=8, start=1)
+        (self.plan / "telemetry.json").write_text(json.dumps(telemetry))
+
+    def ends(self, outcome: str, output: str | None, stdout: str = "", stderr: str = "") -> None:
+        """How the next measurement ends."""
+        (self.plan / "outcome").write_text(outcome)
+        (self.plan / "out.jsonl").unlink(missing_ok=True)
+        if output:
+            shutil.copy(DATA / output, self.plan / "out.jsonl")
+        (self.plan / "stdout").write_text(stdout)
+        (self.plan / "stderr").write_text(stderr)
+
+    def die(self) -> None:
+        """The server's port closes."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+    def started(self) -> list[list[str]]:
+        """Calls of systemd-run so far."""
+        file = self.plan / "calls"
+        calls = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [call for call in calls if call[0].endswith("systemd-run")]
+
+    def call(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        """Run the module; the exit status is in ``failed``."""
+        arguments = {
+            "run_id": "r1",
+            "concurrency": 4,
+            "num_prompts": 16,
+            "input_tokens": 128,
+            "output_tokens": 64,
+            "port": self.port,
+            "served_name": "glm-5",
+            "tokenizer": str(self.tokenizer),
+            "user": getpass.getuser(),
+            "root": str(self.root),
+            "state": str(self.state),
+            "_ansible_check_mode": check,
+            **options,
+        }
+        self._monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
+        self._monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy")
+        with pytest.raises(SystemExit):
+            bench_point.main()
+        return dict(json.loads(self._capsys.readouterr().out))
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Host]:
+    found = Host(tmp_path, monkeypatch, capsys)
+    yield found
+    found.die()
+
+
+def test_a_point_is_measured_and_changes_nothing(host: Host) -> None:
+    answer = host.call()
+    assert not answer.get("failed"), answer.get("msg")
+    assert answer["changed"] is False
+    result = answer["rackwell_result"]
+    assert (result["schema"], result["status"], result["valid"]) == ("rackwell.bench_point/1", "measured", True)
+    assert result["throughput"]["output_tok_per_s"] > 0
+    assert result["client"] == {"name": "sglang.bench_serving", "version": "0.5.9"}
+    assert result["server"]["tp_size"] == 8
+    assert result["telemetry"]["gpus"][7]["power_w"]["mean"] == pytest.approx(250.0)
+    assert "sk-secret" not in json.dumps(answer)
+
+
+def test_the_unit_is_bounded_runs_as_the_service_user_and_has_the_recorder_around_the_client(host: Host) -> None:
+    host.call(point_timeout=321)
+    (call,) = host.started()
+    assert "rackwell-bench-r1-4.service" in call
+    assert {"RuntimeMaxSec=321", f"User={getpass.getuser()}", "LimitNOFILE=65536"} <= set(call)
+    assert "--setenv=HF_HUB_OFFLINE=1" in call
+    argv = call[call.index("--") + 1 :]
+    assert argv[1:4] == ["-m", "rackwell.probe", "record"]
+    assert argv[argv.index("--") + 2 :][:2] == ["-m", "sglang.bench_serving"]
+
+
+def test_secrets_do_not_stay_on_the_host(host: Host) -> None:
+    host.call()
+    directory = host.state / "r1" / "c4"
+    assert not (directory / "out.jsonl").exists()
+    kept = gzip.decompress((directory / "out.jsonl.gz").read_bytes()).decode()
+    assert "sk-secret" not in kept
+    assert "itls" in kept
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+
+
+def test_the_same_point_of_the_same_run_is_measured_once(host: Host) -> None:
+    first = host.call()["rackwell_result"]
+    again = host.call()["rackwell_result"]
+    assert len(host.started()) == 1
+    assert again == first
+
+
+@pytest.mark.parametrize("change", [{"resume": False}, {"seed": 2}, {"run_id": "r2"}, {"num_prompts": 32}])
+def test_what_was_asked_otherwise_is_measured_anew(host: Host, change: dict[str, Any]) -> None:
+    host.call()
+    host.call(**change)
+    assert len(host.started()) == 2
+
+
+def test_a_measurement_in_progress_is_attached_to(host: Host) -> None:
+    host.call()
+    (host.plan / "active").write_text("active\ninactive\n")
+    result = host.call(resume=False)["rackwell_result"]
+    assert result["attached"] is True
+    assert result["valid"] is True
+    assert len(host.started()) == 1
+
+
+def test_check_mode_says_what_would_run_and_runs_nothing(host: Host) -> None:
+    answer = host.call(check=True)
+    assert (answer["changed"], answer["rackwell_result"]["status"]) == (False, "planned")
+    assert "sglang.bench_serving" in answer["command"]
+    assert host.started() == []
+    assert not host.state.exists()
+
+
+def test_failed_requests_fail_the_task_and_the_numbers_are_returned(host: Host) -> None:
+    host.ends("success 0", "requests-failed.jsonl")
+    answer = host.call()
+    assert answer["failed"] is True
+    assert answer["rackwell_error"]["code"] == "bench-requests-failed"
+    result = answer["rackwell_result"]
+    assert (result["status"], result["valid"], result["requests"]["failed"]) == ("measured", False, 5)
+
+
+def test_a_server_that_was_started_anew_has_crashed(host: Host) -> None:
+    host.ends("exit-code 1", None, (DATA / "server-died.stdout").read_text(), (DATA / "server-died.stderr").read_text())
+    (host.plan / "state").write_text("aaaa 0\nbbbb 1\n")
+    answer = host.call()
+    assert answer["rackwell_error"]["code"] == "server-crashed"
+    assert answer["rackwell_result"]["status"] == "crashed"
+    assert "AttributeError: page_table_1_flattened" in answer["rackwell_result"]["lines"]
+
+
+def test_a_restart_in_the_middle_spoils_numbers_that_look_good(host: Host) -> None:
+    (host.plan / "state").write_text("aaaa 0\nbbbb 1\n")
+    answer = host.call()
+    assert (answer["rackwell_result"]["status"], answer["rackwell_result"]["valid"]) == ("crashed", False)
+
+
+def test_a_client_that_gives_up_is_told_by_its_own_words(host: Host) -> None:
+    host.ends("exit-code 1", None, stderr="Traceback (most recent call last):\nValueError: Warmup failed - no\n")
+    answer = host.call()
+    assert answer["rackwell_error"]["code"] == "bench-client-failed"
+    assert answer["rackwell_error"]["why"] == "ValueError: Warmup failed - no"
+    assert answer["rackwell_result"]["status"] == "failed"
+
+
+def test_a_deadline_is_told_as_one(host: Host) -> None:
+    host.ends("timeout 15", None)
+    answer = host.call(point_timeout=5)
+    assert answer["rackwell_error"]["code"] == "bench-timeout"
+    assert "5 s" in answer["msg"]
+
+
+def test_a_line_written_before_the_deadline_hit_is_not_believed(host: Host) -> None:
+    host.ends("timeout 15", "measured-c4.jsonl")
+    assert host.call()["rackwell_result"]["valid"] is False
+
+
+def test_without_a_server_nothing_is_started(host: Host) -> None:
+    host.die()
+    answer = host.call()
+    assert answer["rackwell_error"]["code"] == "server-not-reachable"
+    assert host.started() == []
+
+
+def test_without_telemetry_the_numbers_count_and_it_is_remarked(host: Host) -> None:
+    (host.plan / "telemetry.json").unlink()
+    result = host.call()["rackwell_result"]
+    assert result["valid"] is True
+    assert result["telemetry"] is None
+    assert any("No GPU telemetry" in remark for remark in result["remarks"])
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"run_id": "../x"}, "bench-run-id"),
+        ({"concurrency": 0}, "bench-option"),
+        ({"tokenizer": "/nonexistent"}, "bench-tokenizer"),
+        ({"user": "nobody-of-that-name"}, "bench-user"),
+        ({"root": "/nonexistent"}, "bench-not-staged"),
+    ],
+)
+def test_what_cannot_begin_is_said_before_anything_is_started(host: Host, change: dict[str, Any], code: str) -> None:
+    answer = host.call(**change)
+    assert answer["rackwell_error"]["code"] == code
+    assert host.started() == []
