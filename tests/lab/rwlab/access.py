@@ -55,3 +55,10 @@ def know_hosts(instance: Instance, record: Record) -> None:
         if f"{address} {wanted}" not in lines:
             lines.append(f"{address} {wanted}")
     files.write(path, "".join(f"{line}\n" for line in lines))
+
+
+def forget(instance: Instance, address: str) -> None:
+    """Remove an address from the site's known_hosts."""
+    path = instance.site / "known_hosts"
+    lines = path.read_text().splitlines() if path.exists() else []
+    files.write(path, "".join(f"{line}\n" for line in lines if line.split()[:1] != [address]))

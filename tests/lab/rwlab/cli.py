@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: up, down, status, shell, set, reset."""
+"""The command line: up, down, status, shell, destroy, set, reset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from rwlab import access, console, lab
+from rwlab import access, console, faults, files, lab
 from rwlab.errors import LabError
 from rwlab.paths import Instance
 from rwlab.record import Record, load
@@ -67,6 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("machine")
     command.add_argument("command", nargs=argparse.REMAINDER, help="a command instead of a shell")
     command.set_defaults(run=_shell)
+
+    command = commands.add_parser("destroy", parents=[common], help="remove containers, as if they had never been made")
+    command.add_argument("container", nargs="+")
+    command.set_defaults(run=_destroy)
+
+    command = commands.add_parser(
+        "set", parents=[common], help="put a fault into a stand-in", description="KEY=JSON changes; KEY= removes. See README.md."
+    )
+    command.add_argument("--host", default="pve1")
+    command.add_argument("target", choices=faults.TARGETS)
+    command.add_argument("change", nargs="+", metavar="KEY=JSON")
+    command.set_defaults(run=_set)
+
+    command = commands.add_parser("reset", parents=[common], help="take back all that `set` did")
+    command.add_argument("--host", help="only this host")
+    command.set_defaults(run=_reset)
     return parser
 
 
@@ -98,10 +114,37 @@ def _status(arguments: argparse.Namespace, instance: Instance) -> int:
     return 0
 
 
-def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
+def _set(arguments: argparse.Namespace, instance: Instance) -> int:
+    record = _existing(instance)
+    with files.locked(instance.lock, instance.name):
+        faults.change(instance, record, record.host(arguments.host), arguments.target, arguments.change)
+    return 0
+
+
+def _reset(arguments: argparse.Namespace, instance: Instance) -> int:
+    record = _existing(instance)
+    with files.locked(instance.lock, instance.name):
+        for host in [record.host(arguments.host)] if arguments.host else record.hosts:
+            faults.reset(instance, record, host)
+    return 0
+
+
+def _destroy(arguments: argparse.Namespace, instance: Instance) -> int:
+    lab.destroy(instance, _existing(instance), arguments.container)
+    return 0
+
+
+def _existing(instance: Instance) -> Record:
+    lab.require_root()
     record = load(instance)
     if record is None:
-        raise LabError("absent", f"there is no laboratory {instance.name!r}", fix="lab.py up", exit_code=2)
+        fix = f"lab.py up --name {instance.name}"
+        raise LabError("absent", f"there is no laboratory {instance.name!r}", fix=fix, exit_code=2)
+    return record
+
+
+def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
+    record = _existing(instance)
     command = access.ssh(instance, _address(instance, record, arguments.machine))
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:

@@ -13,6 +13,7 @@ from rwlab import access, bases, files, gpus, hosts, kernel, net, real, site, st
 from rwlab.console import say
 from rwlab.errors import LabError
 from rwlab.paths import Cache, Instance, cache_root, state_parent
+from rwlab.proc import run
 from rwlab.record import Host, Record, load, save
 
 FIRST_HOST_OCTET = 11
@@ -151,6 +152,23 @@ def _record_or_purge(instance: Instance, *, purge: bool) -> Record | None:
         record.hosts = [Host(path.name, 0, "") for path in sorted((instance.state / "hosts").glob("*"))]
         say(instance.name, f"{error.what}: its bridge, if any, stays until the machine restarts")
         return record
+
+
+def destroy(instance: Instance, record: Record, names: list[str]) -> None:
+    """Remove containers that rackwell made, and their host keys; one that is not there is fine.
+
+    Raises:
+        LabError: a name that the site does not declare, or a host that is down.
+    """
+    known = {container.name: container for container in site.declared(record)}
+    for name in names:
+        if name not in known:
+            raise LabError("container-unknown", f"no container {name!r}", why=f"there are {', '.join(known)}", exit_code=2)
+        container = known[name]
+        ssh = access.ssh(instance, record.address(record.host(container.host).octet))
+        config = f"/etc/pve/lxc/{container.vmid}.conf"
+        run([*ssh, f"[ ! -e {config} ] || {{ pct stop {container.vmid}; pct destroy {container.vmid} --purge 1 --force 1; }}"])
+        access.forget(instance, record.address(container.octet))
 
 
 def _remove(state: Path) -> None:

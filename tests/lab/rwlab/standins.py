@@ -28,7 +28,7 @@ def pve_tools(cache: Cache) -> dict[str, tuple[bytes, int]]:
             found[f"usr/share/rackwell-lab/pve/{path.relative_to(library)}"] = (path.read_bytes(), 0o644)
     schema = _pve_schema(cache)
     if schema is not None:
-        found["usr/share/rackwell-lab/pve/schema.json"] = (schema, 0o644)
+        found["usr/share/rackwell-lab/pve/api_schema.json"] = (schema, 0o644)
     return found
 
 
