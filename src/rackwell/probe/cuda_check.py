@@ -9,7 +9,7 @@ from typing import Any
 
 from rackwell.probe import child, surroundings, telemetry
 from rackwell.probe.child import Emit, Outcome
-from rackwell.probe.data import compare, pattern
+from rackwell.probe.data import Buffer, Patterns, compare
 from rackwell.probe.driver import Driver, DriverError, load
 from rackwell.probe.errors import DATA_MISMATCH_GPU, explain
 from rackwell.probe.report import (
@@ -111,14 +111,16 @@ def _exercise_gpu(emit: Emit, driver: Driver, index: int, size: int) -> None:
     try:
         with step(emit, "allocate", device=index):
             address = driver.allocate(size)
-        data = pattern(size)
+        data, buffer = Patterns(size).fresh(), Buffer(size)
         with step(emit, "copy to the GPU", device=index):
             driver.write(address, data)
         with step(emit, "copy back and compare", device=index):
-            compare(data, driver.read(address, size))
+            driver.read(address, buffer.cleared())
+            compare(data, buffer.data)
         with step(emit, "fill and compare", device=index):
             driver.fill(address, _FILL, size)
-            compare(bytes([_FILL]) * size, driver.read(address, size))
+            driver.read(address, buffer.cleared())
+            compare(bytes([_FILL]) * size, buffer.data)
         with step(emit, "free", device=index):
             driver.free(address)
     finally:

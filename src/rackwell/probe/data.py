@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import secrets
 
 _MARK = bytes([0, *[255] * 255])  # 0 stays 0, everything else becomes 255
 
@@ -12,12 +14,36 @@ class WrongDataError(Exception):
     """Bytes that were read are not the bytes that were written; the text says how they differ."""
 
 
-def pattern(size: int) -> bytes:
-    """Fresh random bytes: nothing left over from an earlier copy can pass for them."""
-    return os.urandom(size)
+class Patterns:
+    """Random bytes, for each test others at every place: nothing left over from an earlier copy can pass for them.
+
+    They are random once and then turned by a random distance, since the kernel's random bytes are slower to get than
+    a GPU's memory is to read.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._bytes = memoryview(os.urandom(size))
+
+    def fresh(self) -> bytes:
+        """One pattern; each byte differs from that of the pattern before with a chance of 255 in 256."""
+        turn = secrets.randbelow(len(self._bytes))
+        return b"".join((self._bytes[turn:], self._bytes[:turn]))
 
 
-def compare(expected: bytes, found: bytes, poison: int | None = None) -> None:
+class Buffer:
+    """Host memory to read into, used again and again: fresh pages cost more time than the copies."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+        self._memory = (ctypes.c_char * size).from_buffer(self.data)
+
+    def cleared(self) -> bytearray:
+        """The buffer, without what an earlier read left in it."""
+        ctypes.memset(self._memory, 0, len(self.data))
+        return self.data
+
+
+def compare(expected: bytes, found: bytes | bytearray, poison: int | None = None) -> None:
     """Byte for byte; ``poison`` is the value that the whole target held before.
 
     Raises WrongDataError, which says how many bytes are wrong, where they begin and what stands there instead.

@@ -90,7 +90,9 @@ class Driver:
 
     def uuid(self, device: Any) -> str:
         """As nvidia-smi prints it: ``GPU-…``."""
-        return f"GPU-{uuid.UUID(bytes=bytes(self._call('cuDeviceGetUuid_v2', device).bytes))}"
+        # release 13 of the bindings has the plain name only
+        name = "cuDeviceGetUuid_v2" if hasattr(self._api, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        return f"GPU-{uuid.UUID(bytes=bytes(self._call(name, device).bytes))}"
 
     def bus_id(self, device: Any) -> str:
         """As sysfs names it, in lower case: ``0000:06:00.0``."""
@@ -133,11 +135,9 @@ class Driver:
         self._call("cuMemcpyHtoD", address, data, len(data))
         self.synchronize()
 
-    def read(self, address: int, size: int) -> bytes:
-        """Device to host."""
-        data = bytearray(size)
-        self._call("cuMemcpyDtoH", data, address, size)
-        return bytes(data)
+    def read(self, address: int, buffer: bytearray) -> None:
+        """Device to host, as much as the buffer holds."""
+        self._call("cuMemcpyDtoH", buffer, address, len(buffer))
 
     def fill(self, address: int, value: int, size: int) -> None:
         """Set every byte, and wait until it is done."""

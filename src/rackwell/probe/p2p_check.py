@@ -14,7 +14,7 @@ from typing import Any
 
 from rackwell.probe import child, cuda_check, surroundings
 from rackwell.probe.child import Emit, Outcome
-from rackwell.probe.data import WrongDataError, compare, pattern
+from rackwell.probe.data import Buffer, Patterns, WrongDataError, compare
 from rackwell.probe.driver import UNKNOWN_CODE, Driver, DriverError, load
 from rackwell.probe.errors import DATA_MISMATCH_GPU, DATA_MISMATCH_PEER, NO_ACCESS, SLOW, choose, explain
 from rackwell.probe.report import StepFailedError, failures, gpu_name, host, problem, step, steps_of, verdict
@@ -93,11 +93,12 @@ def exercise(emit: Emit, size: int, loader: Any = load) -> None:
         for index in range(driver.count()):
             emit({"identity": cuda_check.identity(driver, driver.device(index), index)})
             gpus.append(Gpu(driver, index, size))
+    patterns, buffer = Patterns(size), Buffer(size)
     for source in gpus:
         for target in gpus:
             if source is not target:
                 with contextlib.suppress(StepFailedError):
-                    _exercise_pair(emit, driver, source, target, size)
+                    _exercise_pair(emit, driver, source, target, patterns.fresh(), buffer)
     with step(emit, "release the GPUs", pair=None):
         for gpu in gpus:
             driver.use(gpu.context)
@@ -106,8 +107,8 @@ def exercise(emit: Emit, size: int, loader: Any = load) -> None:
             driver.release(gpu.device)
 
 
-def _exercise_pair(emit: Emit, driver: Driver, source: Gpu, target: Gpu, size: int) -> None:
-    pair = [source.index, target.index]
+def _exercise_pair(emit: Emit, driver: Driver, source: Gpu, target: Gpu, data: bytes, buffer: Buffer) -> None:
+    pair, size = [source.index, target.index], len(data)
     with step(emit, "capability", pair=pair):
         can_access = driver.can_access_peer(source.device, target.device)
         attributes = driver.p2p_attributes(source.device, target.device)
@@ -116,7 +117,6 @@ def _exercise_pair(emit: Emit, driver: Driver, source: Gpu, target: Gpu, size: i
         if can_access:
             with step(emit, "enable peer access", pair=pair):
                 stack.enter_context(_peer_access(driver, source, target))
-        data = pattern(size)
         with step(emit, "copy and compare", pair=pair):
             driver.use(source.context)
             driver.write(source.source, data)
@@ -127,13 +127,13 @@ def _exercise_pair(emit: Emit, driver: Driver, source: Gpu, target: Gpu, size: i
             stack.callback(_quietly, driver.destroy_stream, stream)
             _copy(driver, source, target, size, stream)
             driver.wait(stream)
-            _compare(driver, source, target, data)
+            _compare(driver, source, target, data, buffer)
         with step(emit, "time the copies", pair=pair):
             driver.use(source.context)
             speeds = _time(driver, source, target, size, stream)
             emit({"result": {"gb_per_s": round(statistics.median(speeds), 2), "samples": speeds}, "pair": pair})
         with step(emit, "compare after timing", pair=pair):
-            _compare(driver, source, target, data)
+            _compare(driver, source, target, data, buffer)
             emit({"result": {"verified": True}, "pair": pair})
 
 
@@ -161,15 +161,19 @@ def _copy(driver: Driver, source: Gpu, target: Gpu, size: int, stream: Any) -> N
     driver.copy_peer(target.target, target.context, source.source, source.context, size, stream)
 
 
-def _compare(driver: Driver, source: Gpu, target: Gpu, data: bytes) -> None:
+def _compare(driver: Driver, source: Gpu, target: Gpu, data: bytes, buffer: Buffer) -> None:
     driver.use(target.context)
-    arrived = driver.read(target.target, len(data))
+    driver.read(target.target, buffer.cleared())
     try:
-        compare(data, arrived, poison=_POISON)
+        compare(data, buffer.data, poison=_POISON)
     except WrongDataError as error:
         driver.use(source.context)
-        kept = driver.read(source.source, len(data)) == data
-        side = "the source still holds the right data" if kept else "the source itself no longer holds the data"
+        driver.read(source.source, buffer.cleared())
+        side = (
+            "the source still holds the right data"
+            if buffer.data == data
+            else "the source itself no longer holds the data"
+        )
         raise WrongDataError(f"{error}; {side}") from None
 
 
