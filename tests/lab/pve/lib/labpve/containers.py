@@ -23,8 +23,21 @@ from .host import SHIFT, SHIFT_SIZE, Host
 from .lxc import Lxc, device_id, indexed, machine_arch
 
 # parameters of create that are no options of the configuration
-CREATE_ONLY = ("ostemplate", "storage", "password", "ssh-public-keys", "ignore-unpack-errors", "bwlimit", "start",
-               "ha-managed", "force", "restore", "unique", "pool", "rootfs")
+CREATE_ONLY = (
+    "ostemplate",
+    "storage",
+    "password",
+    "ssh-public-keys",
+    "ignore-unpack-errors",
+    "bwlimit",
+    "start",
+    "ha-managed",
+    "force",
+    "restore",
+    "unique",
+    "pool",
+    "rootfs",
+)
 READ_ONLY = ("unprivileged", "template", "arch", "ostype")
 REQUIRED = ("arch", "ostype", "memory", "rootfs")
 # a running container takes these at once; the rest waits for its next start
@@ -120,7 +133,18 @@ class Containers:
         print(f"extracting archive '{archive}'", flush=True)
         kind = {".zst": "--zstd", ".xz": "--xz", ".gz": "--gzip"}.get(archive.suffix, "--auto-compress")
         # device nodes of the template cannot be made in a user namespace, and LXC makes its own
-        tar = ["tar", "xpf", "-", kind, "--totals", "--numeric-owner", "--exclude=./dev/*", "--exclude=dev/*", "-C", str(root)]
+        tar = [
+            "tar",
+            "xpf",
+            "-",
+            kind,
+            "--totals",
+            "--numeric-owner",
+            "--exclude=./dev/*",
+            "--exclude=dev/*",
+            "-C",
+            str(root),
+        ]
         if unprivileged:
             maps = [f"{kind_}:0:{SHIFT}:{SHIFT_SIZE}" for kind_ in "ug"]
             tar = ["lxc-usernsexec", "-m", maps[0], "-m", maps[1], "--", *tar]
@@ -141,7 +165,14 @@ class Containers:
 
     # change -------------------------------------------------------------------
 
-    def set(self, vmid: int, options: dict[str, str], delete: list[str], digest: str | None = None, revert: tuple[str, ...] = ()) -> None:
+    def set(
+        self,
+        vmid: int,
+        options: dict[str, str],
+        delete: list[str],
+        digest: str | None = None,
+        revert: tuple[str, ...] = (),
+    ) -> None:
         """Change options: at once where PVE does it at once, else as pending changes of a running container."""
         stored = schema.check(options, self.tables["set"])
         if not stored and not delete and not revert:
@@ -305,10 +336,24 @@ class Containers:
         pid = self.lxc.pid(vmid)
         size = re.search(r"size=(\d+)G", keys.get("rootfs", ""))
         found: dict[str, Any] = {
-            "vmid": vmid, "name": keys.get("hostname", f"CT{vmid}"), "status": "running" if pid else "stopped",
-            "type": "lxc", "cpus": int(keys.get("cores", os.cpu_count() or 1)), "cpu": 0, "maxmem": int(keys.get("memory", 512)) << 20,
-            "maxswap": int(keys.get("swap", 0)) << 20, "maxdisk": (int(size[1]) if size else 0) << 30, "disk": 0, "mem": 0, "swap": 0,
-            "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0, "uptime": 0, "ha": {"managed": 0},
+            "vmid": vmid,
+            "name": keys.get("hostname", f"CT{vmid}"),
+            "status": "running" if pid else "stopped",
+            "type": "lxc",
+            "cpus": int(keys.get("cores", os.cpu_count() or 1)),
+            "cpu": 0,
+            "maxmem": int(keys.get("memory", 512)) << 20,
+            "maxswap": int(keys.get("swap", 0)) << 20,
+            "maxdisk": (int(size[1]) if size else 0) << 30,
+            "disk": 0,
+            "mem": 0,
+            "swap": 0,
+            "netin": 0,
+            "netout": 0,
+            "diskread": 0,
+            "diskwrite": 0,
+            "uptime": 0,
+            "ha": {"managed": 0},
         }
         if pid:
             with contextlib.suppress(FileNotFoundError):
@@ -376,7 +421,9 @@ class Containers:
 
 def _ostype(template: str) -> str:
     name = template.rsplit("/", 1)[-1]
-    return next((kind for kind in ("debian", "ubuntu", "fedora", "alpine", "archlinux") if name.startswith(kind)), "unmanaged")
+    return next(
+        (kind for kind in ("debian", "ubuntu", "fedora", "alpine", "archlinux") if name.startswith(kind)), "unmanaged"
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes the option schema of containers out of the PyPI package fakepve (a test dependency).
 
-    python extract_schema.py OUT.json      with the interpreter that has fakepve installed
+python extract_schema.py OUT.json      with the interpreter that has fakepve installed
 """
 
 from __future__ import annotations

@@ -113,11 +113,15 @@ def make_host_keys(root: Path, hostname: str, owner: int) -> None:
             file = Path(scratch) / name
             made = subprocess.run(
                 ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{hostname}", "-f", str(file)],
-                check=False, capture_output=True, text=True,
+                check=False,
+                capture_output=True,
+                text=True,
             )
             if made.returncode != 0:
                 raise PveError(f"creating SSH host key failed: {made.stderr.strip()}")
-            shown = subprocess.run(["ssh-keygen", "-l", "-E", "sha256", "-f", str(file)], check=False, capture_output=True, text=True)
+            shown = subprocess.run(
+                ["ssh-keygen", "-l", "-E", "sha256", "-f", str(file)], check=False, capture_output=True, text=True
+            )
             secret, public = file.read_text(), file.with_suffix(".pub").read_text()
 
         def write(name: str = name, secret: str = secret, public: str = public) -> None:

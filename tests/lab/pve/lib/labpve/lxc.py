@@ -71,7 +71,10 @@ class Lxc:
     def pid(self, vmid: int) -> int | None:
         """The container's init, or None when it does not run."""
         done = subprocess.run(
-            ["lxc-info", "-P", str(self.host.lxc), "-n", str(vmid), "-p", "-H"], check=False, capture_output=True, text=True
+            ["lxc-info", "-P", str(self.host.lxc), "-n", str(vmid), "-p", "-H"],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         text = done.stdout.strip()
         return int(text) if done.returncode == 0 and text.isdigit() and int(text) > 0 else None
@@ -158,7 +161,9 @@ class Lxc:
                 raise PveError(f"directory '{source}' does not exist")
             options = ["rbind", "create=dir", *(["ro"] if mount.get("ro") == "1" else [])]
             options += mount.get("mountoptions", "").split(";") if mount.get("mountoptions") else []
-            lines.append(f"lxc.mount.entry = {_escape(source)} {_escape(mount['mp'].lstrip('/'))} none {','.join(options)} 0 0")
+            lines.append(
+                f"lxc.mount.entry = {_escape(source)} {_escape(mount['mp'].lstrip('/'))} none {','.join(options)} 0 0"
+            )
         return lines
 
     def _devices(self, vmid: int, keys: dict[str, str]) -> list[str]:
@@ -179,7 +184,9 @@ class Lxc:
             if keys.get("unprivileged") != "1":
                 kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
                 access = "rm" if device.get("deny-write") == "1" else "rwm"
-                lines.append(f"lxc.cgroup2.devices.allow = {kind} {os.major(found.st_rdev)}:{os.minor(found.st_rdev)} {access}")
+                lines.append(
+                    f"lxc.cgroup2.devices.allow = {kind} {os.major(found.st_rdev)}:{os.minor(found.st_rdev)} {access}"
+                )
         return lines
 
     def make_node(self, vmid: int, device: dict[str, str], unprivileged: bool) -> Path:
@@ -213,8 +220,28 @@ class Lxc:
         self.host.run.mkdir(parents=True, exist_ok=True)
         errors, log = self.host.run / f"ct-{vmid}.stderr", self.host.run / f"ct-{vmid}.log"
         log.unlink(missing_ok=True)
-        command = ["systemd-run", "--scope", "--collect", "--quiet", "-p", "Delegate=yes", f"--unit=pve-container-{vmid}"]
-        command += ["lxc-start", "-P", str(self.host.lxc), "-n", str(vmid), "-f", str(file), "-o", str(log), "-l", "INFO"]
+        command = [
+            "systemd-run",
+            "--scope",
+            "--collect",
+            "--quiet",
+            "-p",
+            "Delegate=yes",
+            f"--unit=pve-container-{vmid}",
+        ]
+        command += [
+            "lxc-start",
+            "-P",
+            str(self.host.lxc),
+            "-n",
+            str(vmid),
+            "-f",
+            str(file),
+            "-o",
+            str(log),
+            "-l",
+            "INFO",
+        ]
         with errors.open("wb") as sink:
             # the monitor outlives this command: it must not hold the caller's pipes
             done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
@@ -222,7 +249,9 @@ class Lxc:
             text = errors.read_text(errors="replace").strip()
             self.unmount_devices(vmid)
             if log.exists():
-                text += "\n" + "\n".join(line for line in log.read_text(errors="replace").splitlines() if " ERROR " in line)
+                text += "\n" + "\n".join(
+                    line for line in log.read_text(errors="replace").splitlines() if " ERROR " in line
+                )
             raise PveError(f"{text.strip()}\nstartup for container '{vmid}' failed")
 
     def shut_down(self, vmid: int, timeout: int, force: bool) -> None:
@@ -237,7 +266,9 @@ class Lxc:
 
     def kill(self, vmid: int) -> None:
         """Stop it at once."""
-        subprocess.run(["lxc-stop", "-P", str(self.host.lxc), "-n", str(vmid), "--kill"], check=False, capture_output=True)
+        subprocess.run(
+            ["lxc-stop", "-P", str(self.host.lxc), "-n", str(vmid), "--kill"], check=False, capture_output=True
+        )
         self._stopped(vmid)
 
     def _stopped(self, vmid: int) -> None:
@@ -306,7 +337,10 @@ class Lxc:
                 place.touch()
             for call in (libc.setfsuid, libc.setfsgid):
                 call(0)
-            if libc.syscall(_SYSCALLS["move_mount"], tree, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH) != 0:
+            if (
+                libc.syscall(_SYSCALLS["move_mount"], tree, b"", _AT_FDCWD, target.encode(), _MOVE_MOUNT_F_EMPTY_PATH)
+                != 0
+            ):
                 raise OSError(ctypes.get_errno(), "move_mount")
             if read_only and libc.mount(None, target.encode(), None, 0x1000 | 0x20 | 0x1, None) != 0:
                 raise OSError(ctypes.get_errno(), "remount read-only")

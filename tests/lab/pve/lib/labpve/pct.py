@@ -34,8 +34,19 @@ COMMANDS: dict[str, tuple[str, dict[str, bool]]] = {
     "pull": ("<vmid> <path> <destination> [OPTIONS]", {"user": True, "group": True, "perms": True}),
     "version": ("", {}),
 }
-FLAGS = ("debug", "verbose", "force", "purge", "current", "skiplock", "forceStop", "keep-env", "overrule-shutdown",
-         "destroy-unreferenced-disks", "start")
+FLAGS = (
+    "debug",
+    "verbose",
+    "force",
+    "purge",
+    "current",
+    "skiplock",
+    "forceStop",
+    "keep-env",
+    "overrule-shutdown",
+    "destroy-unreferenced-disks",
+    "start",
+)
 
 
 def split(words: list[str], flags: tuple[str, ...]) -> tuple[list[str], dict[str, list[str]]]:
@@ -75,7 +86,9 @@ class Pct:
     def run(self, words: list[str]) -> int:
         """Do what the words say; the exit code."""
         if not words or words[0] not in COMMANDS:
-            print(f"ERROR: unknown command 'pct {words[0]}'" if words else "ERROR: no command specified", file=sys.stderr)
+            print(
+                f"ERROR: unknown command 'pct {words[0]}'" if words else "ERROR: no command specified", file=sys.stderr
+            )
             for name, (synopsis, _) in COMMANDS.items():
                 print(f"       pct {name} {synopsis}".rstrip(), file=sys.stderr)
             return 255
@@ -119,7 +132,12 @@ class Pct:
         self.containers.create(vmid, {**options, "ostemplate": template})
 
     def do_set(self, vmid: int, options: dict[str, list[str]]) -> None:
-        delete = [key for text in options.pop("delete", []) for key in text.replace(";", ",").replace(" ", ",").split(",") if key]
+        delete = [
+            key
+            for text in options.pop("delete", [])
+            for key in text.replace(";", ",").replace(" ", ",").split(",")
+            if key
+        ]
         revert = [key for text in options.pop("revert", []) for key in text.split(",") if key]
         digest = options.pop("digest", [None])[-1]  # type: ignore[list-item]
         self.containers.set(vmid, {key: values[-1] for key, values in options.items()}, delete, digest, tuple(revert))
@@ -181,7 +199,9 @@ class Pct:
     def do_push(self, vmid: int, file: str, target: str, options: dict[str, str]) -> None:
         names = {"root": "0"}
         user, group = options.get("user"), options.get("group")
-        self.containers.push(vmid, Path(file), target, names.get(user or "", user), names.get(group or "", group), options.get("perms"))
+        self.containers.push(
+            vmid, Path(file), target, names.get(user or "", user), names.get(group or "", group), options.get("perms")
+        )
 
     def do_pull(self, vmid: int, source: str, file: str, options: dict[str, str]) -> None:
         self.containers.pull(vmid, source, Path(file))

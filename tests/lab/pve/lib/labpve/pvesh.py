@@ -34,6 +34,7 @@ class Pvesh:
             ("get", r"/cluster/resources", self.resources),
             ("get", r"/nodes", lambda: [{"node": self.host.node, "status": "online", "type": "node"}]),
             ("get", r"/nodes/(?P<node>[^/]+)/storage", self.storages),
+            ("get", r"/nodes/(?P<node>[^/]+)/storage/(?P<storage>[^/]+)/content", self.content),
             ("get", lxc, self.listing),
             ("create", lxc, self.create),
             ("get", one + "/config", self.config),
@@ -52,14 +53,18 @@ class Pvesh:
             return 255
         try:
             self.host.require_root()
-            plain, options = split(words[1:], ("noborder", "noheader", "human-readable", "quiet", "current", "force", "purge"))
+            plain, options = split(
+                words[1:], ("noborder", "noheader", "human-readable", "quiet", "current", "force", "purge")
+            )
             last = {key: values[-1] for key, values in options.items()}
             form = last.pop("output-format", "text")
             quiet = last.pop("quiet", "0") == "1"
             for key in ("noborder", "noheader", "human-readable", "noproxy"):
                 last.pop(key, None)
             if len(plain) != 1 or form not in FORMATS:
-                raise UsageError(["api_path: property is missing and it is not optional" if not plain else "too many arguments"])
+                raise UsageError(
+                    ["api_path: property is missing and it is not optional" if not plain else "too many arguments"]
+                )
             found = self._call(verb, plain[0], last)
         except PveError as error:
             print(error.text, file=sys.stderr)
@@ -81,7 +86,9 @@ class Pvesh:
             given: dict[str, Any] = match.groupdict()
             node = given.pop("node", self.host.node)
             if node not in (self.host.node, "localhost"):
-                raise PveError(f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known")
+                raise PveError(
+                    f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known"
+                )
             if "vmid" in given:
                 given["vmid"] = parse_vmid(given["vmid"])
                 if given["vmid"] not in self.host.vmids():
@@ -105,10 +112,21 @@ class Pvesh:
             row.pop("ha")
         if kind == "vm":
             return guests
-        rest: list[dict[str, Any]] = [{"id": f"node/{self.host.node}", "node": self.host.node, "type": "node", "status": "online"}]
+        rest: list[dict[str, Any]] = [
+            {"id": f"node/{self.host.node}", "node": self.host.node, "type": "node", "status": "online"}
+        ]
         for row in self.storages({}):
-            rest.append({"id": f"storage/{self.host.node}/{row['storage']}", "node": self.host.node, "type": "storage",
-                         "storage": row["storage"], "maxdisk": row["total"], "disk": row["used"], "status": "available"})
+            rest.append(
+                {
+                    "id": f"storage/{self.host.node}/{row['storage']}",
+                    "node": self.host.node,
+                    "type": "storage",
+                    "storage": row["storage"],
+                    "maxdisk": row["total"],
+                    "disk": row["used"],
+                    "status": "available",
+                }
+            )
         found = guests + rest
         return [row for row in found if kind in (None, row["type"])]
 
@@ -121,9 +139,35 @@ class Pvesh:
             if "content" in options and options["content"] not in storage.content:
                 continue
             space = storage.space()
-            rows.append({"storage": storage.name, "type": "dir", "content": ",".join(storage.content), "active": 1, "enabled": 1,
-                         "shared": 0, **space, "used_fraction": space["used"] / space["total"] if space["total"] else 0})
+            rows.append(
+                {
+                    "storage": storage.name,
+                    "type": "dir",
+                    "content": ",".join(storage.content),
+                    "active": 1,
+                    "enabled": 1,
+                    "shared": 0,
+                    **space,
+                    "used_fraction": space["used"] / space["total"] if space["total"] else 0,
+                }
+            )
         return rows
+
+    def content(self, storage: str, options: dict[str, str]) -> list[dict[str, Any]]:
+        """The templates of a storage; nothing else lies in the laboratory's."""
+        place = self.host.storage(storage).path / "template/cache"
+        files = sorted(file for file in place.glob("*.tar.*") if file.is_file()) if place.is_dir() else []
+        if options.get("content", "vztmpl") != "vztmpl":
+            return []
+        return [
+            {
+                "volid": f"{storage}:vztmpl/{file.name}",
+                "content": "vztmpl",
+                "format": "t" + file.suffix[1:],
+                "size": file.stat().st_size,
+            }
+            for file in files
+        ]
 
     def config(self, vmid: int, options: dict[str, str]) -> dict[str, Any]:
         """The configuration; with what is pending, unless ``--current 1``."""

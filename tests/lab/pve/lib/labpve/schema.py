@@ -55,13 +55,17 @@ def parse_properties(text: str, sub: Properties) -> dict[str, str]:
         key, equals, value = part.partition("=")
         if not equals:
             if default_key is None:
-                raise ValueError(f"invalid format - value without key, but schema does not define a default key: {part}")
+                raise ValueError(
+                    f"invalid format - value without key, but schema does not define a default key: {part}"
+                )
             if default_key in found:
                 raise ValueError("invalid format - duplicate key in comma-separated list property: " + default_key)
             key, value = default_key, part
         if key not in sub:
-            raise ValueError(f"invalid format - format error\n{key}: property is not defined in schema and the schema "
-                             "does not allow additional properties")
+            raise ValueError(
+                f"invalid format - format error\n{key}: property is not defined in schema and the schema "
+                "does not allow additional properties"
+            )
         if key in found:
             raise ValueError(f"invalid format - duplicate key in comma-separated list property: {key}")
         problem = check_value(value, sub[key])
@@ -133,13 +137,34 @@ def _is_dns_name(value: str) -> bool:
 _FORMATS = {
     "dns-name": (_is_dns_name, "value does not look like a valid DNS name"),
     "ipv4": (_is_address, "value does not look like a valid ipv4 address: {}"),
-    "pve-ipv4-config": (lambda v: v in ("dhcp", "manual") or _is_cidr(v), "value does not look like a valid ipv4 network configuration"),
-    "lxc-ip-with-ll-iface-list": (lambda v: all(map(_is_address, re.split(r"[ ,;]+", v))), "value does not look like a valid ip address: {}"),
-    "mac-addr": (lambda v: bool(re.fullmatch(r"[0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){5}", v)), "value does not look like a valid unicast MAC address"),
-    "pve-lxc-dev-string": (lambda v: v.startswith("/dev/") and not re.search(r"/\.\.?(/|$)", v), "Not a valid device path"),
-    "pve-lxc-mp-string": (lambda v: not (v.startswith("/") and re.search(r"/\.\.?(/|$)", v)), "{} - not a valid mount point path"),
-    "pve-tag-list": (lambda v: all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", t) for t in re.split(r"[;, ]+", v) if t), "invalid characters in tag"),
-    "disk-size": (lambda v: bool(re.fullmatch(r"\d+(\.\d+)?[KMGT]?", v)), "value does not look like a valid disk size: {}"),
+    "pve-ipv4-config": (
+        lambda v: v in ("dhcp", "manual") or _is_cidr(v),
+        "value does not look like a valid ipv4 network configuration",
+    ),
+    "lxc-ip-with-ll-iface-list": (
+        lambda v: all(map(_is_address, re.split(r"[ ,;]+", v))),
+        "value does not look like a valid ip address: {}",
+    ),
+    "mac-addr": (
+        lambda v: bool(re.fullmatch(r"[0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){5}", v)),
+        "value does not look like a valid unicast MAC address",
+    ),
+    "pve-lxc-dev-string": (
+        lambda v: v.startswith("/dev/") and not re.search(r"/\.\.?(/|$)", v),
+        "Not a valid device path",
+    ),
+    "pve-lxc-mp-string": (
+        lambda v: not (v.startswith("/") and re.search(r"/\.\.?(/|$)", v)),
+        "{} - not a valid mount point path",
+    ),
+    "pve-tag-list": (
+        lambda v: all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", t) for t in re.split(r"[;, ]+", v) if t),
+        "invalid characters in tag",
+    ),
+    "disk-size": (
+        lambda v: bool(re.fullmatch(r"\d+(\.\d+)?[KMGT]?", v)),
+        "value does not look like a valid disk size: {}",
+    ),
 }
 
 

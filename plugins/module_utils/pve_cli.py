@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pct` and `pvesh` of the Proxmox VE host that a module runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import problem
+
+if TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
+
+# one command inside a container must answer within this time, in seconds; a hung one must not hang the module
+EXEC_TIMEOUT = 30
+POLL_S = 0.3
+
+
+class Pve:
+    """The host's tools. Nothing here changes anything in check mode unless a caller asks for it."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.node = socket.gethostname().split(".")[0]
+        self.pct = self._tool("pct")
+        self.pvesh = self._tool("pvesh")
+
+    def _tool(self, name: str) -> str:
+        found: Optional[str] = self.module.get_bin_path(name, required=False, opt_dirs=["/usr/sbin", "/usr/bin"])
+        if not found:
+            raise problem(
+                "no-proxmox",
+                f"{name} is not on this machine",
+                socket.gethostname(),
+                "it is no Proxmox VE host",
+                "pve_container_host must name the Proxmox VE host that carries the container",
+            )
+        return found
+
+    def run(self, words: Sequence[str], data: Optional[str] = None, timeout: int = 0) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of a command."""
+        command = (["timeout", "--kill-after=5", str(timeout)] if timeout else []) + list(words)
+        rc, out, err = self.module.run_command(command, data=data, binary_data=False)
+        return int(rc), str(out), str(err)
+
+    def get(self, path: str, *options: str) -> Any:
+        """JSON of an API path.
+
+        Raises:
+            PveProblem: `pvesh` failed or printed no JSON.
+        """
+        words = [self.pvesh, "get", path, *options, "--output-format", "json"]
+        rc, out, err = self.run(words)
+        try:
+            if rc == 0:
+                return json.loads(out)
+            why = err.strip() or out.strip()
+        except ValueError:
+            why = f"it printed no JSON: {out[:200]}"
+        raise problem(
+            "pvesh-failed",
+            f"pvesh get {path} failed",
+            self.node,
+            f"exit {rc}: {why}",
+            "run it by hand on the host: " + " ".join(words),
+        )
+
+    # containers ---------------------------------------------------------------
+
+    def exists(self, vmid: int) -> bool:
+        """Whether this node has a container of this number.
+
+        Raises:
+            PveProblem: the number is a virtual machine's, or a guest's of another node.
+        """
+        for row in self.get("/cluster/resources", "--type", "vm"):
+            if int(row["vmid"]) != vmid:
+                continue
+            if row.get("type") == "lxc" and row.get("node") == self.node:
+                return True
+            raise problem(
+                "vmid-foreign",
+                f"vmid {vmid} belongs to another guest",
+                f"{row.get('node')}:{row.get('id')}",
+                f"it is {row.get('type')} '{row.get('name', '')}' on node {row.get('node')}",
+                "choose a free pve_container_vmid",
+            )
+        return False
+
+    def conf(self, vmid: int) -> Conf:
+        """The container's configuration with what is pending."""
+        return Conf.from_api(self.get(f"/nodes/{self.node}/lxc/{vmid}/pending"))
+
+    def running(self, vmid: int) -> bool:
+        """Whether it runs."""
+        status: dict[str, Any] = self.get(f"/nodes/{self.node}/lxc/{vmid}/status/current")
+        return status.get("status") == "running"
+
+    def hotplugs_devices(self) -> bool:
+        """Whether a new dev entry reaches a running container: Proxmox VE 9.0 and later."""
+        version: dict[str, Any] = self.get("/version")
+        major = str(version.get("version", "0")).split(".")[0]
+        return major.isdigit() and int(major) >= 9
+
+    def create(self, vmid: int, template: str, options: Mapping[str, str]) -> tuple[int, str]:
+        """(exit code, output) of `pct create`."""
+        words = [self.pct, "create", str(vmid), template]
+        for key in sorted(options):
+            words += [f"--{key}", options[key]]
+        rc, out, err = self.run(words)
+        return rc, (out + err).strip()
+
+    def set(self, vmid: int, todo: Sequence[Change]) -> tuple[int, str]:
+        """(exit code, output) of `pct set` with these changes in one call."""
+        words = [self.pct, "set", str(vmid)]
+        for change in todo:
+            if change.after is not None:
+                words += [f"--{change.key}", change.after]
+        gone = [change.key for change in todo if change.after is None]
+        if gone:
+            words += ["--delete", ",".join(gone)]
+        rc, out, err = self.run(words)
+        return rc, (out + err).strip()
+
+    def act(self, action: str, vmid: int, *options: str) -> tuple[int, str]:
+        """(exit code, output) of `pct start|reboot|destroy …`; a failed start brings the reason PVE keeps in a file."""
+        rc, out, err = self.run([self.pct, action, str(vmid), *options])
+        text = (out + err).strip()
+        kept = f"/run/pve/ct-{vmid}.stderr"
+        if rc != 0 and action in ("start", "reboot") and os.path.exists(kept):
+            with open(kept, encoding="utf-8", errors="replace") as handle:
+                more = handle.read().strip()[-2000:]
+            text += "" if more in text else "\n" + more
+        return rc, text
+
+    def inside(self, vmid: int, command: Sequence[str], data: Optional[str] = None) -> tuple[int, str, str]:
+        """A command in the running container, with a clean environment and a time limit."""
+        words = [self.pct, "exec", str(vmid), "--keep-env", "0", "--", *command]
+        return self.run(words, data=data, timeout=EXEC_TIMEOUT)
+
+    def wait_for_systemd(self, vmid: int, seconds: int) -> str:
+        """Wait until the container's systemd is ``running`` or ``degraded`` and return which.
+
+        Raises:
+            PveProblem: it did not get there in time.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            rc, out, err = self.inside(vmid, ["systemctl", "is-system-running"])
+            state = out.strip()
+            if state in ("running", "degraded"):
+                return state
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        jobs = self.inside(vmid, ["systemctl", "list-jobs", "--no-legend"])[1].strip()
+        raise problem(
+            "container-not-ready",
+            f"the container's systemd did not get ready in {seconds} s",
+            f"{self.node}: container {vmid}",
+            f"state '{state or err.strip()}' (exit {rc}); waiting jobs: {jobs or 'none'}",
+            f"look: pct exec {vmid} -- journalctl -b; a larger pve_container_start_timeout gives it more time",
+        )
+
+    def being_created(self, vmid: int) -> Optional[int]:
+        """The pid of a create of this container that runs now; None when there is none."""
+        for name in os.listdir("/proc"):
+            if not name.isdigit() or int(name) == os.getpid():
+                continue
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as handle:
+                    words = handle.read().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            by_hand = (
+                any(os.path.basename(word) == "pct" for word in words[:3]) and "create" in words and str(vmid) in words
+            )
+            if by_hand or (words[0].startswith("task UPID:") and f":vzcreate:{vmid}:" in words[0]):
+                return int(name)
+        return None

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a container's Proxmox VE configuration: read into parts, written back, compared by meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+# the part of a property string that may stand without a name
+DEFAULT_KEYS = {"dev": "path", "mp": "volume", "rootfs": "volume"}
+# what PVE assumes when a part is absent; absent and default are the same to a comparison
+DEFAULTS = {
+    "dev": {"mode": "0660", "uid": "0", "gid": "0", "deny-write": "0"},
+    "mp": {"ro": "0"},
+    "net": {"type": "veth"},
+    "features": {},
+}
+_TRUE = ("1", "on", "yes", "true")
+
+
+def kind_of(key: str) -> str:
+    """``dev3`` -> ``dev``; a key without a number stays as it is."""
+    match = re.match(r"(dev|mp|net)\d+$", key)
+    return match.group(1) if match else key
+
+
+def index_of(key: str) -> int:
+    """``dev3`` -> 3."""
+    return int(re.sub(r"\D", "", key))
+
+
+def parse_properties(kind: str, text: str) -> dict[str, str]:
+    """A property string as its parts: ``/dev/nvidia0,mode=0666`` of ``dev`` -> ``{path: /dev/nvidia0, mode: 0666}``."""
+    parts: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if equals:
+            parts[name.strip()] = value.strip()
+        elif part.strip():
+            parts[DEFAULT_KEYS.get(kind, "")] = part.strip()
+    return parts
+
+
+def print_properties(kind: str, parts: Mapping[str, str]) -> str:
+    """The parts as PVE writes them: the unnamed one, ``name``, then by name."""
+    default = DEFAULT_KEYS.get(kind)
+    words = [parts[default]] if default and default in parts else []
+    for name in sorted(parts, key=lambda name: (name != "name", name)):
+        if name != default:
+            words.append(f"{name}={parts[name]}")
+    return ",".join(words)
+
+
+def meaning(kind: str, parts: Mapping[str, str], ignore: Iterable[str] = ()) -> dict[str, str]:
+    """The parts without those that say what is assumed anyway; flags as 0 and 1."""
+    assumed = DEFAULTS.get(kind, {})
+    found = {}
+    for name, raw in parts.items():
+        value = "1" if raw.lower() in _TRUE[1:] else "0" if raw.lower() in ("off", "no", "false") else raw
+        if name in ignore or assumed.get(name) == value or (kind == "features" and value == "0"):
+            continue
+        found[name] = value
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Conf:
+    """A container's configuration as PVE holds it.
+
+    Attributes:
+        current: what the running container has. pending: new values that wait for its next start.
+        deleted: keys that the next start removes.
+    """
+
+    current: dict[str, str]
+    pending: dict[str, str] = dataclasses.field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_api(cls, rows: Iterable[Mapping[str, Any]]) -> Conf:
+        """From the rows of ``/nodes/N/lxc/ID/pending``: ``{key, value, pending, delete}``; numbers may come as numbers."""
+        current, pending, deleted = {}, {}, set()
+        for row in rows:
+            key = str(row["key"])
+            if key in ("digest", "lxc"):  # no options
+                continue
+            if row.get("value") is not None:
+                current[key] = str(row["value"])
+            if row.get("pending") is not None:
+                pending[key] = str(row["pending"])
+            if row.get("delete"):
+                deleted.add(key)
+        return cls(current, pending, frozenset(deleted))
+
+    def effective(self) -> dict[str, str]:
+        """What holds after the next start."""
+        merged = {**self.current, **self.pending}
+        return {key: value for key, value in merged.items() if key not in self.deleted}
+
+    def waiting(self) -> list[str]:
+        """Keys with a change that waits for the next start."""
+        return sorted({*self.pending, *self.deleted})
+
+    def tags(self) -> list[str]:
+        """The tags; PVE separates them by ``;``, older ones by ``,`` or a space."""
+        return [tag for tag in re.split(r"[;, ]+", self.effective().get("tags", "")) if tag]
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One key that has to change.
+
+    Attributes:
+        before, after: its text in the file; None: absent.
+        restart: a running container takes it at its next start only.
+    """
+
+    key: str
+    before: Optional[str]
+    after: Optional[str]
+    restart: bool
+
+    def inverse(self) -> Change:
+        """The change that takes this one back."""
+        return Change(self.key, self.after, self.before, self.restart)
+
+
+def order(key: str) -> tuple[str, int]:
+    """Sorts dev2 before dev10."""
+    kind = kind_of(key)
+    return kind, index_of(key) if kind != key else 0
+
+
+def lines(values: Mapping[str, str]) -> str:
+    """The configuration's text, a line a key."""
+    return "".join(f"{key}: {values[key]}\n" for key in sorted(values, key=order))

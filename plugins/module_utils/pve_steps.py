@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a declared container comes to be on a Proxmox VE host: checked, created or changed, started, opened for ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
+
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import POLL_S, Pve
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf, lines
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import device_problem, make_node_command
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, applied, as_options, foreign, refused
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveProblem, problem
+
+CONSENT = "pve_container_allow_restart"
+
+
+class Interrupted(Exception):
+    """A signal asked the module to end."""
+
+
+# before anything is touched ----------------------------------------------------
+
+
+def check_sources(
+    devices: Sequence[str], mounts: Sequence[Mapping[str, Any]], bridge: str, node: str, sysfs: str = "/sys/class/net"
+) -> None:
+    """What the declaration takes from the host is there.
+
+    Raises:
+        PveProblem: naming every device node that is missing, or the first other thing.
+    """
+    missing = {path: wrong for path, wrong in ((path, device_problem(path)) for path in devices) if wrong}
+    if missing:
+        commands = list(dict.fromkeys(make_node_command(path) for path in missing))
+        raise problem(
+            "device-missing",
+            "device nodes are missing on the host: " + ", ".join(missing),
+            node,
+            "; ".join(f"{path}: {wrong}" for path, wrong in missing.items()),
+            "; ".join(commands) + " (on the host)",
+        )
+    for mount in mounts:
+        if not os.path.isdir(mount["source"]):
+            raise problem(
+                "mount-missing",
+                f"the directory {mount['source']} is not on the host",
+                node,
+                f"declared as the mount {mount['target']}",
+                f"mkdir -p {mount['source']} on the host, or correct pve_container_mounts",
+            )
+    if not os.path.isdir(os.path.join(sysfs, bridge)):
+        raise problem(
+            "bridge-missing",
+            f"the host has no bridge {bridge}",
+            node,
+            f"{sysfs}/{bridge} is absent",
+            "make the bridge in the host's /etc/network/interfaces, or correct pve_container_bridge",
+        )
+
+
+def check_creation(pve: Pve, template: str, storage: str, disk_size: int) -> None:
+    """Storage with space and template are there.
+
+    Raises:
+        PveProblem: one of them is not.
+    """
+    stores = {row["storage"]: row for row in pve.get(f"/nodes/{pve.node}/storage")}
+    for name, option in ((storage, "pve_container_storage"), (template.partition(":")[0], "pve_container_template")):
+        if name not in stores:
+            raise problem(
+                "storage-missing",
+                f"the host has no storage {name}",
+                pve.node,
+                f"it has: {', '.join(sorted(stores))}",
+                f"correct {option}",
+            )
+    have = int(stores[storage].get("avail") or 0)
+    if have < disk_size << 30:
+        raise problem(
+            "no-space",
+            f"storage {storage} has no space for the container",
+            f"{pve.node}: {storage}",
+            f"{have / 2**30:.1f} GiB are free, {disk_size} GiB are declared",
+            "free space there, or lower pve_container_disk_size",
+        )
+    place = template.partition(":")[0]
+    volumes = [row["volid"] for row in pve.get(f"/nodes/{pve.node}/storage/{place}/content", "--content", "vztmpl")]
+    if template not in volumes:
+        name = template.rpartition("/")[2]
+        raise problem(
+            "template-missing",
+            f"the template {template} is not on the host",
+            pve.node,
+            f"it has: {', '.join(sorted(volumes)) or 'none'}",
+            f"pveam update; pveam download {place} {name}; or correct pve_container_template",
+        )
+
+
+def check_ours(conf: Conf, vmid: int, hostname: str, node: str) -> None:
+    """The existing container is rackwell's.
+
+    Raises:
+        PveProblem: it is somebody else's.
+    """
+    why = foreign(conf, hostname)
+    if why:
+        raise problem(
+            "vmid-foreign",
+            f"container {vmid} exists and is not rackwell's {hostname}",
+            f"{node}: container {vmid}",
+            why + "; it was not touched",
+            "choose a free pve_container_vmid; or, if this container is to be taken over, give it the tag 'rackwell' and the declared hostname",
+        )
+
+
+def check_fixed(conf: Conf, want: Wanted, vmid: int, node: str, storage: str, disk_size: int) -> None:
+    """Nothing is declared that only a new container can have.
+
+    Raises:
+        PveProblem: naming every such option.
+    """
+    found = refused(conf, want, storage, disk_size)
+    if not found:
+        return
+    fix = f"set them back to what the container has; or remove it (pct destroy {vmid}) and provision anew"
+    if [option for option, _, _ in found] == ["disk_size"] and disk_size > int(found[0][1]):
+        fix = f"pct resize {vmid} rootfs {disk_size}G (on the host)"
+    raise problem(
+        "read-only-option",
+        "an existing container cannot change " + ", ".join("pve_container_" + option for option, _, _ in found),
+        f"{node}: container {vmid}",
+        "; ".join(f"{option}: it has {old}, declared is {new}" for option, old, new in found),
+        fix,
+    )
+
+
+def check_consent(vmid: int, node: str, todo: Sequence[Change], waiting: Sequence[str], allowed: bool) -> None:
+    """A restart that is needed is allowed.
+
+    Raises:
+        PveProblem: it is not; nothing was touched.
+    """
+    if allowed:
+        return
+    reasons = [f"{c.key} ({c.before or 'absent'} -> {c.after or 'absent'})" for c in todo if c.restart]
+    reasons += [f"{key} (set earlier, waiting)" for key in waiting]
+    raise problem(
+        "restart-needed",
+        f"the container must be restarted for: {', '.join(reasons)}",
+        f"{node}: container {vmid}",
+        "a restart ends everything that runs in it, the inference server included, and loads the model again; nothing was changed",
+        f"set {CONSENT}: true (or -e {CONSENT}=true) when that is acceptable, and run again: the changes are then made and the container restarted",
+        restart_required=True,
+        pending=sorted({*waiting, *(c.key for c in todo if c.restart)}),
+    )
+
+
+# creation ---------------------------------------------------------------------------
+
+
+def creation_options(want: Wanted, storage: str, disk_size: int) -> dict[str, str]:
+    """The options of `pct create`."""
+    return {**as_options(want), "rootfs": f"{storage}:{disk_size}"}
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ending signals become :class:`Interrupted`."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise Interrupted(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, str]) -> None:
+    """A new container that runs; when that fails, what this call made is destroyed again.
+
+    Raises:
+        PveProblem: with what became of the container.
+    """
+    with interruptible():
+        try:
+            rc, text = pve.create(vmid, template, options)
+            if rc != 0:
+                code = "no-space" if "No space left" in text else "create-failed"
+                raise problem(
+                    code,
+                    f"pct create {vmid} failed",
+                    pve.node,
+                    f"exit {rc}: {text[-1500:]}",
+                    "see what it says, then run again",
+                )
+            rc, text = pve.act("start", vmid)
+            if rc != 0:
+                raise problem(
+                    "start-failed",
+                    f"the new container {vmid} does not start",
+                    pve.node,
+                    f"exit {rc}: {text[-1500:]}",
+                    "see what it says, then run again",
+                )
+        except Interrupted as signal_name:
+            raise _after_removal(
+                pve,
+                vmid,
+                problem(
+                    "interrupted",
+                    f"the creation of container {vmid} was interrupted",
+                    pve.node,
+                    f"received {signal_name}",
+                    "run again",
+                ),
+            ) from None
+        except PveProblem as error:
+            raise _after_removal(pve, vmid, error) from None
+
+
+def _after_removal(pve: Pve, vmid: int, error: PveProblem) -> PveProblem:
+    """The same problem, saying what became of the half-made container."""
+    told = remove(pve, vmid)
+    found = error.finding
+    return problem(found.code, found.what, found.where, f"{found.why}; {told}", found.fix, **error.extra)
+
+
+def remove(pve: Pve, vmid: int) -> str:
+    """Destroy a container that this call made, and say so."""
+    try:
+        if not pve.exists(vmid):
+            return "nothing of it is left"
+        if "lock" in pve.conf(vmid).current:
+            pve.act("unlock", vmid)
+        rc, text = pve.act("destroy", vmid, "--force", "1", "--purge", "1")
+    except PveProblem as error:
+        rc, text = 1, error.finding.what
+    return (
+        "the container made by this run was destroyed again"
+        if rc == 0
+        else f"it could not be removed ({text}): pct destroy {vmid} --force 1"
+    )
+
+
+def settle_creation(pve: Pve, vmid: int, hostname: str, seconds: int, check_mode: bool) -> bool:
+    """Whether the container exists, after a creation of it by someone else has ended or left its half-made rest.
+
+    Raises:
+        PveProblem: another creation goes on for longer than ``seconds``; or what is locked is not ours.
+    """
+    deadline = time.monotonic() + seconds
+    while pve.exists(vmid):
+        conf = pve.conf(vmid)
+        if conf.current.get("lock") != "create":
+            return True
+        pid = pve.being_created(vmid)
+        if pid is None:
+            check_ours(conf, vmid, hostname, pve.node)
+            if not check_mode:
+                told = remove(pve, vmid)
+                if pve.exists(vmid):
+                    raise problem(
+                        "create-unfinished",
+                        f"container {vmid} is the rest of an interrupted creation",
+                        pve.node,
+                        told,
+                        f"pct unlock {vmid}; pct destroy {vmid}",
+                    )
+            return False
+        if time.monotonic() > deadline:
+            raise problem(
+                "busy",
+                f"container {vmid} is being created by another process",
+                f"{pve.node}: pid {pid}",
+                f"it had not ended after {seconds} s",
+                "wait for it, then run again",
+            )
+        time.sleep(POLL_S)
+    return False
+
+
+# change --------------------------------------------------------------------------------
+
+
+def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: bool, seconds: int) -> None:
+    """Make the changes, and restart or start the container; return to what was when it does not come back.
+
+    Raises:
+        PveProblem: `pct set` refused them (nothing changed), or the container failed with them (and was set back).
+    """
+    if todo:
+        rc, text = pve.set(vmid, todo)
+        if rc != 0:
+            raise problem(
+                "set-failed",
+                f"pct set {vmid} failed",
+                f"{pve.node}: container {vmid}",
+                f"exit {rc}: {text[-1500:]}",
+                "see what it says and correct the declaration",
+            )
+    if running and not restart:
+        return
+    rc, text = pve.act("reboot", vmid) if running else pve.act("start", vmid)
+    why = f"exit {rc}: {text[-1500:]}"
+    if rc == 0:
+        try:
+            pve.wait_for_systemd(vmid, seconds)
+            return
+        except PveProblem as error:
+            why = error.finding.why
+    if not todo or not running:
+        raise problem(
+            "start-failed",
+            f"container {vmid} does not start",
+            f"{pve.node}: container {vmid}",
+            why,
+            f"pct start {vmid} --debug shows more",
+        )
+    verified = _set_back(pve, vmid, todo, seconds)
+    told = "it was set back and runs as before" if verified else "it was set back, but does not run: it needs a person"
+    raise problem(
+        "start-failed",
+        f"container {vmid} does not start with the changed declaration",
+        f"{pve.node}: container {vmid}",
+        f"{why}; {told}",
+        f"correct the declaration ({', '.join(c.key for c in todo)})",
+        rolled_back=True,
+        rollback_verified=verified,
+    )
+
+
+def _set_back(pve: Pve, vmid: int, todo: Sequence[Change], seconds: int) -> bool:
+    """Undo the changes and start; whether it runs again."""
+    with contextlib.suppress(PveProblem):
+        rc, _ = pve.set(vmid, [change.inverse() for change in todo])
+        if rc != 0:
+            return False
+        if pve.running(vmid):
+            rc, _ = pve.act("reboot", vmid)
+        else:
+            rc, _ = pve.act("start", vmid)
+        return rc == 0 and bool(pve.wait_for_systemd(vmid, seconds))
+    return False
+
+
+# ssh ---------------------------------------------------------------------------------------
+
+
+def has_key(pve: Pve, vmid: int, public_key: str) -> bool:
+    """Whether root's authorized_keys has the key already; the comment does not matter."""
+    rc, out, _ = pve.inside(vmid, ["cat", "/root/.ssh/authorized_keys"])
+    wanted = public_key.split()[:2]
+    return rc == 0 and any(wanted == _key_parts(line) for line in out.splitlines())
+
+
+def _key_parts(line: str) -> list[str]:
+    """Type and key of an authorized_keys line, whatever options stand before them."""
+    words = line.split()
+    for index, word in enumerate(words[:-1]):
+        if word.startswith(("ssh-", "ecdsa-", "sk-")):
+            return words[index : index + 2]
+    return []
+
+
+def put_key(pve: Pve, vmid: int, public_key: str) -> None:
+    """Append the key to root's authorized_keys.
+
+    Raises:
+        PveProblem: the container refused it.
+    """
+    script = (
+        "umask 077; mkdir -p /root/.ssh && chmod 700 /root/.ssh && "
+        'f=/root/.ssh/authorized_keys; [ ! -s $f ] || [ -z "$(tail -c1 $f)" ] || echo >> $f; cat >> $f && chmod 600 $f'
+    )
+    rc, out, err = pve.inside(vmid, ["sh", "-c", script], data=public_key.strip() + "\n")
+    if rc != 0:
+        raise problem(
+            "ssh-key-failed",
+            "the ssh key cannot be put into the container",
+            f"{pve.node}: container {vmid}",
+            f"exit {rc}: {(out + err).strip()}",
+            f"look: pct exec {vmid} -- ls -la /root/.ssh",
+        )
+
+
+def host_keys(pve: Pve, vmid: int) -> list[str]:
+    """The public host keys of the container's ssh server, as ``type key``.
+
+    Raises:
+        PveProblem: there are none.
+    """
+    rc, out, err = pve.inside(vmid, ["sh", "-c", "cat /etc/ssh/ssh_host_*_key.pub"])
+    found = sorted(" ".join(line.split()[:2]) for line in out.splitlines() if line.startswith(("ssh-", "ecdsa-")))
+    if rc != 0 or not found:
+        raise problem(
+            "ssh-missing",
+            "the container has no ssh host keys",
+            f"{pve.node}: container {vmid}",
+            err.strip() or "no /etc/ssh/ssh_host_*_key.pub",
+            "use a template that has openssh-server; pve_container_template",
+        )
+    return found
+
+
+def diff(
+    node: str, vmid: int, before: Optional[Mapping[str, str]], todo: Sequence[Change], options: Mapping[str, str]
+) -> dict[str, str]:
+    """Ansible's diff: the configuration's lines before and after; a new container has no before."""
+    name = f"{node}:/etc/pve/lxc/{vmid}.conf"
+    after = options if before is None else applied(before, todo)
+    return {"before_header": name, "after_header": name, "before": lines(before or {}), "after": lines(after)}

@@ -1,0 +1,383 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A GPU container on a Proxmox VE host, from its declaration."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pve_container
+short_description: Create, change and start a GPU container on a Proxmox VE host
+version_added: 0.1.0
+description:
+  - Runs on the Proxmox VE host as root, by delegation, and uses C(pct) and C(pvesh) only. Device entries can be set by
+    root on the host alone, no API token may.
+  - Creates the container when it does not exist, else compares it with the declaration by meaning and sets what
+    differs. Entries are matched by what they are, the path of a device and the target of a mount, not by their number.
+  - In a container of rackwell every C(dev) entry and every C(mp) entry that binds a directory of the host belongs to
+    the declaration, and is removed when it is not declared any more. Mount points that are volumes are never touched.
+    Of C(net0) the name, the bridge, the address and the gateway belong to the declaration.
+  - A change that a running container takes at its next start only is refused without O(allow_restart), before
+    anything is touched. In check mode it is told instead.
+  - A container without the tag C(rackwell), or with another hostname, is somebody else's and stays as it is.
+options:
+  vmid:
+    description: Number of the container.
+    type: int
+    required: true
+  hostname:
+    description: Hostname of the container.
+    type: str
+    required: true
+  template:
+    description: Volume of the template, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst). Used at creation.
+    type: str
+    required: true
+  ostype:
+    description: Kind of the operating system in the template. Cannot be changed later.
+    type: str
+    default: debian
+  storage:
+    description: Storage of the root file system. Cannot be changed later.
+    type: str
+    default: local
+  disk_size:
+    description: Size of the root file system in GiB. Cannot be changed here later.
+    type: int
+    default: 32
+  unprivileged:
+    description: Whether root in the container is an ordinary user on the host. Cannot be changed later.
+    type: bool
+    default: true
+  cores:
+    description: Number of CPU cores; all of the host's when it is not given.
+    type: int
+  memory:
+    description: Memory in MiB.
+    type: int
+    default: 8192
+  swap:
+    description: Swap in MiB.
+    type: int
+    default: 0
+  features:
+    description: Feature flags, such as V({nesting: true}).
+    type: dict
+    default: {nesting: true}
+  gpus:
+    description: V(all), or a list of PCI bus ids and GPU UUIDs.
+    type: raw
+    default: all
+  devices:
+    description: Device nodes of the host besides those of the GPUs.
+    type: list
+    elements: str
+    default: [/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia-uvm-tools]
+  device_mode:
+    description: Mode of the device nodes in the container. Proxmox VE's own default, 0660, locks services out.
+    type: str
+    default: "0666"
+  mounts:
+    description: Directories of the host to bind into the container.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      source:
+        description: Directory on the host.
+        type: str
+        required: true
+      target:
+        description: Where it appears in the container.
+        type: str
+        required: true
+      read_only:
+        description: Whether the container may only read it.
+        type: bool
+        default: true
+  bridge:
+    description: Bridge of the host for the first network card.
+    type: str
+    default: vmbr0
+  ip:
+    description: Address with prefix length, such as V(192.0.2.11/24).
+    type: str
+    required: true
+  gateway:
+    description: Default gateway.
+    type: str
+  nameserver:
+    description: Name server; the host's when it is not given.
+    type: str
+  onboot:
+    description: Whether the host starts the container at boot.
+    type: bool
+    default: true
+  ssh_public_key:
+    description: Public key that may log in as root, as it stands in its file.
+    type: str
+    required: true
+  allow_restart:
+    description: Consent to restart the running container when a change needs it.
+    type: bool
+    default: false
+  start_timeout:
+    description: Seconds that the container's systemd may take to finish starting.
+    type: int
+    default: 120
+attributes:
+  check_mode:
+    description: Says what would change, and whether a restart would be needed.
+    support: full
+  diff_mode:
+    description: Shows the lines of the container's configuration.
+    support: full
+author:
+  - The rackwell founders
+"""
+
+EXAMPLES = r"""
+- name: A container with two GPUs
+  rackwell.gpu.pve_container:
+    vmid: 201
+    hostname: glm5-01
+    template: local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst
+    memory: 65536
+    ip: 192.0.2.11/24
+    gateway: 192.0.2.1
+    gpus: ["0000:06:00.0", "0000:07:00.0"]
+    mounts:
+      - source: /srv/models
+        target: /srv/models
+    ssh_public_key: "{{ lookup('ansible.builtin.file', '~/.ssh/id_ed25519.pub') }}"
+  delegate_to: pve1
+"""
+
+RETURN = r"""
+rackwell_result:
+  description: The container. Schema C(rackwell.pve_container/1).
+  returned: success
+  type: dict
+  contains:
+    exists:
+      description: Whether it exists now; false in check mode for one that would be created.
+      type: bool
+    created:
+      description: Whether this call created it, or would.
+      type: bool
+    changed_keys:
+      description: Configuration keys that changed, or would.
+      type: list
+      elements: str
+    restart_required:
+      description: Whether changes wait for a restart that has not happened.
+      type: bool
+    restarted:
+      description: Whether this call restarted it.
+      type: bool
+    pending:
+      description: Keys with a change that waits for the next start.
+      type: list
+      elements: str
+    systemd:
+      description: V(running) or V(degraded).
+      type: str
+    gpus:
+      description: C(bus_id), C(uuid), C(minor), C(model) and C(node) of its GPUs.
+      type: list
+      elements: dict
+    host_keys:
+      description: Public host keys of its ssh server, as type and key.
+      type: list
+      elements: str
+restart_required:
+  description: The same as in the result; also given with the failure C(restart-needed).
+  returned: success, or failure for a missing consent
+  type: bool
+rackwell_error:
+  description: What is wrong, as code, what, where, why and fix.
+  returned: failure
+  type: dict
+rolled_back:
+  description: Whether the container was set back to what it was, after it did not start with the changes.
+  returned: failure, when it was
+  type: bool
+"""
+
+from typing import Any, Dict, List
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_steps as steps
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import Pve
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import Gpu, choose, read_gpus
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, changes, wanted
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveProblem
+
+SPEC: Dict[str, Dict[str, Any]] = {
+    "vmid": {"type": "int", "required": True},
+    "hostname": {"type": "str", "required": True},
+    "template": {"type": "str", "required": True},
+    "ostype": {"type": "str", "default": "debian"},
+    "storage": {"type": "str", "default": "local"},
+    "disk_size": {"type": "int", "default": 32},
+    "unprivileged": {"type": "bool", "default": True},
+    "cores": {"type": "int"},
+    "memory": {"type": "int", "default": 8192},
+    "swap": {"type": "int", "default": 0},
+    "features": {"type": "dict", "default": {"nesting": True}},
+    "gpus": {"type": "raw", "default": "all"},
+    "devices": {
+        "type": "list",
+        "elements": "str",
+        "default": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
+    },
+    "device_mode": {"type": "str", "default": "0666"},
+    "mounts": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "source": {"type": "str", "required": True},
+            "target": {"type": "str", "required": True},
+            "read_only": {"type": "bool", "default": True},
+        },
+    },
+    "bridge": {"type": "str", "default": "vmbr0"},
+    "ip": {"type": "str", "required": True},
+    "gateway": {"type": "str"},
+    "nameserver": {"type": "str"},
+    "onboot": {"type": "bool", "default": True},
+    # a public key is no secret; without this the name would make it one
+    "ssh_public_key": {"type": "str", "required": True, "no_log": False},
+    "allow_restart": {"type": "bool", "default": False},
+    "start_timeout": {"type": "int", "default": 120},
+}
+
+
+class Outcome:
+    """What the module returns, collected on the way."""
+
+    def __init__(self, args: Dict[str, Any], pve: Pve, gpus: List[Gpu]) -> None:
+        self.changed = False
+        self.diffs: List[Dict[str, str]] = []
+        self.warnings: List[str] = []
+        self.result: Dict[str, Any] = {
+            "schema": "rackwell.pve_container/1",
+            "vmid": args["vmid"],
+            "hostname": args["hostname"],
+            "node": pve.node,
+            "exists": True,
+            "created": False,
+            "changed_keys": [],
+            "restart_required": False,
+            "restarted": False,
+            "pending": [],
+            "systemd": None,
+            "gpus": [gpu.as_dict() for gpu in gpus],
+            "host_keys": [],
+        }
+
+
+def create(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mode: bool) -> None:
+    """The container does not exist: make and start it."""
+    steps.check_creation(pve, args["template"], args["storage"], args["disk_size"])
+    options = steps.creation_options(want, args["storage"], args["disk_size"])
+    out.changed = True
+    out.diffs.append(steps.diff(pve.node, args["vmid"], None, [], options))
+    out.result.update(created=True, changed_keys=sorted(options), exists=not check_mode)
+    if not check_mode:
+        steps.create_and_start(pve, args["vmid"], args["template"], options)
+
+
+def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mode: bool) -> None:
+    """The container exists: bring it to the declaration, and let it run."""
+    vmid = args["vmid"]
+    conf = pve.conf(vmid)
+    steps.check_ours(conf, vmid, args["hostname"], pve.node)
+    steps.check_fixed(conf, want, vmid, pve.node, args["storage"], args["disk_size"])
+    todo = changes(conf, want, pve.hotplugs_devices())
+    running = pve.running(vmid)
+    changing = {change.key for change in todo if not change.restart}
+    waiting = [key for key in conf.waiting() if key not in changing]
+    restart = running and bool(waiting or any(change.restart for change in todo))
+    out.changed = bool(todo) or restart or not running
+    out.result.update(changed_keys=[change.key for change in todo], restart_required=restart, pending=waiting)
+    if todo:
+        out.diffs.append(steps.diff(pve.node, vmid, conf.effective(), todo, {}))
+    if not running:
+        out.diffs.append(
+            {
+                "before": "stopped\n",
+                "after": "running\n",
+                "before_header": f"container {vmid}",
+                "after_header": f"container {vmid}",
+            }
+        )
+    if check_mode:
+        if restart:
+            names = ", ".join(sorted({*waiting, *(change.key for change in todo if change.restart)}))
+            out.warnings.append(f"container {vmid} would have to be restarted for: {names}")
+        return
+    if restart:
+        steps.check_consent(vmid, pve.node, todo, waiting, args["allow_restart"])
+    if out.changed:
+        steps.change(pve, vmid, todo, running, restart, args["start_timeout"])
+        left = pve.conf(vmid).waiting()
+        out.result.update(restarted=restart, restart_required=bool(left), pending=left)
+        if left:
+            out.warnings.append(
+                f"container {vmid} took these changes as pending, they need a restart: {', '.join(left)}"
+            )
+
+
+def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> None:
+    """The container runs: wait for its systemd, put the key in, read its host keys."""
+    vmid = args["vmid"]
+    out.result["systemd"] = pve.wait_for_systemd(vmid, args["start_timeout"])
+    if not steps.has_key(pve, vmid, args["ssh_public_key"]):
+        out.changed = True
+        line = args["ssh_public_key"].strip() + "\n"
+        name = f"container {vmid}:/root/.ssh/authorized_keys"
+        out.diffs.append({"before": "", "after": line, "before_header": name, "after_header": name})
+        if not check_mode:
+            steps.put_key(pve, vmid, args["ssh_public_key"])
+    out.result["host_keys"] = steps.host_keys(pve, vmid)
+
+
+def converge(module: AnsibleModule) -> Outcome:
+    """All of it."""
+    args = module.params
+    check_mode = bool(module.check_mode)
+    pve = Pve(module)
+    gpus = choose(args["gpus"], read_gpus()) if args["gpus"] else []
+    want = wanted(args, [gpu.node for gpu in gpus])
+    out = Outcome(args, pve, gpus)
+    exists = steps.settle_creation(pve, args["vmid"], args["hostname"], args["start_timeout"], check_mode)
+    if exists:
+        # a foreign container is told before anything else
+        steps.check_ours(pve.conf(args["vmid"]), args["vmid"], args["hostname"], pve.node)
+    steps.check_sources([device["path"] for device in want.devices], args["mounts"], args["bridge"], pve.node)
+    if exists:
+        update(pve, args, want, out, check_mode)
+    else:
+        create(pve, args, want, out, check_mode)
+    if out.result["exists"] and pve.running(args["vmid"]):
+        open_ssh(pve, args, out, check_mode)
+    return out
+
+
+def main() -> None:
+    """Entry of the module."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    try:
+        out = converge(module)
+    except PveProblem as error:
+        fail(module, **error.finding.as_dict(), **error.extra)
+    for text in out.warnings:
+        module.warn(text)
+    done(module, out.changed, out.result, diff=out.diffs, restart_required=out.result["restart_required"])
+
+
+if __name__ == "__main__":
+    main()
