@@ -262,9 +262,9 @@ class Api:
                     task.cancel()
 
     @staticmethod
-    def _usage(sequences: list[Sequence]) -> dict[str, Any]:
+    def _usage(sequences: list[Sequence], so_far: int | None = None) -> dict[str, Any]:
         prompt = sum(s.prompt_tokens for s in sequences)
-        completion = sum(len(s.tokens) for s in sequences)
+        completion = sum(len(s.tokens) for s in sequences) if so_far is None else so_far
         return {
             "prompt_tokens": prompt,
             "total_tokens": prompt + completion,
@@ -323,7 +323,10 @@ class Api:
                     left[index] -= 1
                     # the last token and the reason come together, as from the original
                     finish = None if left[index] else sequences[index].finish
-                    yield event({**head, "choices": [choice(index, token, [token], finish)], "usage": None})
+                    usage = None
+                    if (body.get("stream_options") or {}).get("continuous_usage_stats"):
+                        usage = self._usage([sequences[index]], len(sequences[index].tokens) - left[index])
+                    yield event({**head, "choices": [choice(index, token, [token], finish)], "usage": usage})
             if (body.get("stream_options") or {}).get("include_usage"):
                 yield event({**head, "choices": [], "usage": self._usage(sequences)})
             yield event("[DONE]")

@@ -33,7 +33,8 @@ class Faults:
         hang_after_requests: from the n-th request on nothing is answered any more, health included.
         crash_after_requests: the n-th request kills a scheduler, and it the server.
         fail_requests: every n-th request is answered with an internal error (500).
-        output: ``"garbage"``: one character repeated; ``"empty"``: no text; ``"wrong"``: fluent, and not the answer.
+        output: ``"garbage"``: one character repeated; ``"empty"``: no text; ``"wrong"``: fluent, and not the answer;
+            ``"short"``: ends by itself at half of the asked length.
     """
 
     die_while_loading: bool | str = False
@@ -41,7 +42,7 @@ class Faults:
     hang_after_requests: int | None = None
     crash_after_requests: int | None = None
     fail_requests: int | None = None
-    output: Literal["", "garbage", "empty", "wrong"] = ""
+    output: Literal["", "garbage", "empty", "wrong", "short"] = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +101,8 @@ def from_dict(data: Mapping[str, Any]) -> Behaviour:
     faults = Faults(**values.pop("faults", {}))
     if faults.never_ready not in ("", "closed", "unhealthy"):
         raise BehaviourError(f"faults.never_ready: {faults.never_ready!r} is none of closed, unhealthy")
-    if faults.output not in ("", "garbage", "empty", "wrong"):
-        raise BehaviourError(f"faults.output: {faults.output!r} is none of garbage, empty, wrong")
+    if faults.output not in ("", "garbage", "empty", "wrong", "short"):
+        raise BehaviourError(f"faults.output: {faults.output!r} is none of garbage, empty, wrong, short")
     values["adjust"] = tuple(values.get("adjust", ()))
     return Behaviour(faults=faults, **values)
 

@@ -75,4 +75,6 @@ def generate(
         return tokens[:length], len(tokens) <= length
     while len(tokens) < length:
         tokens.append(dice.choice(words))
+    if fault == "short" and length > 1:
+        return tokens[: length // 2], True
     return tokens[:length], False

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Switches an inference server to what is declared, waits until this very start serves, and else returns.
+
+The order is: prepare everything that can fail without touching what runs; stop; put files and slot in place; start;
+wait; verify. Whatever goes wrong after the stop leads to the return, which is verified in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Callable, NamedTuple
+
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client, judge, served_names
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System, UnitState
+
+SLOT = "current"
+
+
+class Check(NamedTuple):
+    """How to tell that a server serves; kept on the host beside what it verified, for the day of the return."""
+
+    host: str
+    port: int
+    served_name: str
+    prompt: str
+    expect: str
+    max_tokens: int
+    ready_timeout: int
+    api_key: str = ""
+
+
+class Paths(NamedTuple):
+    """Where things are on the host."""
+
+    unit_file: str
+    environment_file: str
+    root: str
+    state: str
+    runtime_units: str = "/run/systemd/system"
+
+    @property
+    def journal(self) -> str:
+        """What happened on this host, a JSON record a line."""
+        return os.path.join(self.state, "journal.jsonl")
+
+    @property
+    def marker(self) -> str:
+        """Exists while an activation is under way."""
+        return os.path.join(self.state, "activation.json")
+
+    @property
+    def lock(self) -> str:
+        """Held while a process works on an activation."""
+        return os.path.join(self.state, "activation.lock")
+
+    @property
+    def previous(self) -> str:
+        """What to return to."""
+        return os.path.join(self.state, "previous", "state.json")
+
+    @property
+    def verified(self) -> str:
+        """What was last seen serving, and how it was checked."""
+        return os.path.join(self.state, "verified.json")
+
+
+class Snapshot(NamedTuple):
+    """What the unit is made of, and whether it ran. ``None`` for what was not there."""
+
+    unit: str | None
+    environment: str | None
+    release: str | None
+    active: bool
+    enabled: bool
+    check: Check | None = None
+
+    def as_json(self) -> str:
+        """For the disk."""
+        check = None if self.check is None else self.check._asdict()
+        return json.dumps({**self._asdict(), "check": check}, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Snapshot:
+        """From the disk."""
+        data = json.loads(text)
+        check = data.pop("check", None)
+        return cls(**data, check=Check(**check) if check else None)
+
+
+class Healthy(NamedTuple):
+    """What a verified start showed."""
+
+    invocation: str
+    ready_seconds: float
+    answer: str
+
+
+class GateError(Exception):
+    """A start was not accepted.
+
+    Attributes:
+        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer`` or ``port-taken``.
+        lines: the log lines that tell why.
+    """
+
+    def __init__(self, code: str, what: str, why: str, lines: list[str] | None = None) -> None:
+        super().__init__(f"{what}: {why}")
+        self.code = code
+        self.what = what
+        self.why = why
+        self.lines = lines or []
+
+
+class Gate:
+    """Watches one start of the unit until it serves.
+
+    Args:
+        sleep, clock: for tests. client: made from a check.
+    """
+
+    def __init__(
+        self,
+        unit: str,
+        system: System,
+        client: Callable[[Check], Client],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        port_owners: Callable[[str, int], list[ports.Owner]] = ports.port_owners,
+    ) -> None:
+        self.unit = unit
+        self.system = system
+        self._client = client
+        self._clock = clock
+        self._sleep = sleep
+        self._port_owners = port_owners
+        self._lines: list[str] = []
+        self._cursor = ""
+
+    def _read_log(self, invocation: str) -> None:
+        lines, self._cursor = self.system.journal(invocation, self._cursor)
+        self._lines += lines
+
+    def _died(self, state: UnitState, invocation: str) -> GateError:
+        """The engine is lost: give it a moment to end, so that its last words are in the journal."""
+        for _ in range(10):
+            if state.ended or state.invocation != invocation:
+                break
+            self._sleep(0.5)
+            state = self.system.show(self.unit)
+        self._read_log(invocation)
+        why = log.last_error(self._lines)
+        ended = f"it ended with {state.exit_text}" if state.ended and state.exit_text else "it gave up"
+        return GateError(
+            "engine-died",
+            "the engine died while starting",
+            f"{ended}; {why}" if why else ended,
+            log.telling(self._lines),
+        )
+
+    def _watch(self, client: Client, invocation: str, timeout: float) -> None:
+        """Return when /health_generate of this start answers 200.
+
+        Raises:
+            GateError: the unit ended, or its log said that it will; or the time is over.
+        """
+        end = self._clock() + timeout
+        while True:
+            state = self.system.show(self.unit)
+            self._read_log(invocation)
+            if state.ended or state.invocation != invocation or log.first_fatal(self._lines):
+                raise self._died(state, invocation)
+            reply = client.healthy()
+            if reply.status == 200:
+                return
+            if self._clock() >= end:
+                heard = f"/health_generate says {reply.status}" if reply.status else f"no answer ({reply.text})"
+                raise GateError(
+                    "never-ready",
+                    "the engine did not get ready",
+                    f"after {timeout:.0f} s: {heard}",
+                    log.telling(self._lines),
+                )
+            self._sleep(0.5)
+
+    def verify(self, check: Check, invocation: str, timeout: float, *, wait: bool = True) -> str:
+        """Wait until this start serves, and prove it.
+
+        Returns:
+            The answer to the known-answer prompt.
+
+        Raises:
+            GateError: it does not, or not as it must.
+        """
+        self._lines, self._cursor = [], ""
+        client = self._client(check)
+        end = self._clock() + timeout
+        if wait:
+            self._watch(client, invocation, timeout)
+        for owner in self._port_owners(check.host, check.port):
+            # the engine says "fired up" beside a port that another server holds, and that one would answer here
+            if not owner.belongs_to(self.unit):
+                raise GateError(
+                    "port-taken",
+                    f"port {check.port} answers, but not from {self.unit}",
+                    f"process {owner.pid} ({owner.command}) listens there",
+                )
+        names = served_names(client.ask("/v1/models"))
+        if check.served_name not in names:
+            why = f"/v1/models lists {', '.join(names) or 'nothing'}, not {check.served_name}"
+            raise GateError("wrong-model", "the engine serves another model name", why)
+        # the first sampled request compiles the sampling kernels and may stall all others for minutes: let it be ours
+        client.complete(check.prompt, 4, max(end - self._clock(), 60.0), temperature=0.8)
+        verdict = judge(client.complete(check.prompt, check.max_tokens, max(end - self._clock(), 60.0)), check.expect)
+        if verdict.problem:
+            state = self.system.show(self.unit)
+            if state.ended or state.invocation != invocation:
+                raise self._died(state, invocation)
+            raise GateError("insane-answer", "the engine answers wrongly", verdict.problem)
+        answer: str = verdict.answer
+        return answer
+
+
+class Activation:
+    """Brings one unit to what is declared."""
+
+    def __init__(
+        self, unit: str, paths: Paths, system: System, gate: Gate, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.unit = unit
+        self.paths = paths
+        self.system = system
+        self.gate = gate
+        self._clock = clock
+
+    # -- what is there -------------------------------------------------------------------------------------------
+
+    def present(self) -> Snapshot:
+        """What the unit is made of now."""
+        state = self.system.show(self.unit)
+        return Snapshot(
+            unit=files.read_text(self.paths.unit_file),
+            environment=files.read_text(self.paths.environment_file),
+            release=files.slot_release(self.paths.root, SLOT),
+            active=not state.ended,
+            enabled=state.enabled,
+            check=self._verified_check(),
+        )
+
+    def _verified_check(self) -> Check | None:
+        text = files.read_text(self.paths.verified)
+        return Check(**json.loads(text)["check"]) if text else None
+
+    def interrupted(self) -> bool:
+        """Whether an earlier activation of this host never came to its end."""
+        return files.read_text(self.paths.marker) is not None
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _hold_restarts(self, hold: bool) -> None:
+        """Keep systemd from starting a failing engine again and again while the gate watches one start."""
+        drop_in = os.path.join(self.paths.runtime_units, self.unit + ".d", "50-rackwell-gate.conf")
+        if hold:
+            files.write(drop_in, "# removed when the gate has decided\n[Service]\nRestart=no\n")
+        else:
+            files.remove(drop_in)
+        self.system.systemctl("daemon-reload")
+
+    def _stop(self) -> None:
+        if self.system.show(self.unit).loaded:
+            self.system.systemctl("stop", self.unit)
+            self._forget_failure()
+
+    def _forget_failure(self) -> None:
+        """The engine ends every drain by SIGKILL, which systemd counts as a failure; starts are counted too."""
+        try:
+            self.system.systemctl("reset-failed", self.unit)
+        except CommandError:
+            # a unit that is not loaded has nothing to reset
+            return
+
+    def _start(self, check: Check) -> Healthy:
+        """Start, and pass the gate.
+
+        Raises:
+            GateError: this start is not accepted. It may still run.
+        """
+        begin = self._clock()
+        self._hold_restarts(True)
+        self._forget_failure()
+        try:
+            self.system.systemctl("start", self.unit)
+        except CommandError as error:
+            state = self.system.show(self.unit)
+            lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
+            raise GateError("engine-died", "the engine could not be started", str(error), log.telling(lines)) from error
+        invocation = self.system.show(self.unit).invocation
+        answer = self.gate.verify(check, invocation, check.ready_timeout)
+        ready = self._clock() - begin
+        self._hold_restarts(False)
+        return Healthy(invocation, round(ready, 1), answer)
+
+    def _put(self, wanted: Snapshot) -> None:
+        """Put files and slot in place; ``None`` removes."""
+        for path, text, mode in (
+            (self.paths.unit_file, wanted.unit, 0o644),
+            # may hold tokens; systemd reads it as root
+            (self.paths.environment_file, wanted.environment, 0o600),
+        ):
+            if text is None:
+                files.remove(path)
+            else:
+                files.commit(files.stage(path, text, mode), path)
+        files.switch_slot(self.paths.root, SLOT, wanted.release)
+        self.system.systemctl("daemon-reload")
+
+    # -- the whole -----------------------------------------------------------------------------------------------
+
+    def begin(self, wanted: Snapshot, present: Snapshot) -> Snapshot:
+        """Write down what is about to happen and what to return to; touches nothing that runs.
+
+        Returns:
+            What to return to. After an interrupted activation that is what ran before *it*: what is there now was
+            never verified.
+
+        Raises:
+            OSError: no space, or not allowed.
+        """
+        earlier = files.read_text(self.paths.previous) if self.interrupted() else None
+        back = Snapshot.from_json(earlier) if earlier else present
+        files.write(self.paths.previous, back.as_json(), 0o600)
+        # no space is found out here, and not after the stop
+        for path, text, mode in (
+            (self.paths.unit_file, wanted.unit or "", 0o644),
+            (self.paths.environment_file, wanted.environment or "", 0o600),
+        ):
+            files.remove(files.stage(path, text, mode))
+        marker = {"unit": self.unit, "from": back.release, "to": wanted.release, "pid": os.getpid()}
+        files.write(self.paths.marker, json.dumps(marker, sort_keys=True) + "\n", 0o600)
+        files.append_record(self.paths.journal, event="activation-begun", **marker)
+        return back
+
+    def switch(self, wanted: Snapshot, check: Check) -> Healthy:
+        """Stop, put in place, start, verify, and keep it.
+
+        Raises:
+            GateError, OSError, CommandError: it failed; :meth:`return_to` must follow.
+        """
+        self._stop()
+        self._put(wanted)
+        healthy = self._start(check)
+        self.system.systemctl("enable", self.unit)
+        self._keep(wanted, check, healthy)
+        self._end("activated", release=wanted.release, ready_seconds=healthy.ready_seconds)
+        return healthy
+
+    def _keep(self, wanted: Snapshot, check: Check, healthy: Healthy) -> None:
+        """Record a healthy verdict: what may be returned to later."""
+        record = {"release": wanted.release, "invocation": healthy.invocation, "check": check._asdict()}
+        files.write(self.paths.verified, json.dumps(record, sort_keys=True) + "\n", 0o600)
+
+    def _end(self, event: str, **record: Any) -> None:
+        files.append_record(self.paths.journal, event=event, unit=self.unit, **record)
+        files.remove(self.paths.marker)
+
+    def return_to(self, back: Snapshot, fallback: Check) -> tuple[bool, Healthy | None, str]:
+        """Return to what was before.
+
+        Args:
+            fallback: how to check it, when it was never verified by rackwell.
+
+        Returns:
+            Whether something runs again, what its verification showed (``None``: it failed), and what to tell.
+        """
+        self._stop()
+        if not back.active:
+            self._hold_restarts(False)
+            if back.unit is not None:
+                self._put(back)
+            else:
+                self._disable()
+            self._end("left-stopped", release=back.release)
+            return (
+                False,
+                None,
+                "nothing ran before, and the unit is left stopped" + ("" if back.enabled else " and disabled"),
+            )
+        self._put(back)
+        try:
+            healthy = self._start(back.check or fallback)
+        except (GateError, CommandError, OSError) as error:
+            self._hold_restarts(False)
+            self._end("return-failed", release=back.release, why=str(error))
+            return True, None, f"what ran before was put back, and does not serve: {error}"
+        self._end("returned", release=back.release, ready_seconds=healthy.ready_seconds)
+        return True, healthy, f"release {(back.release or 'before')[:12]} is back and serves again"
+
+    def _disable(self) -> None:
+        try:
+            self.system.systemctl("disable", self.unit)
+        except CommandError:
+            # not enabled, or no such unit: then it does not start at boot, which is all that is wanted
+            return

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the activation needs of systemd and its journal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import NamedTuple
+
+_PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "InvocationID",
+    "MainPID",
+    "Result",
+    "ExecMainCode",
+    "ExecMainStatus",
+    "UnitFileState",
+    "ActiveEnterTimestampMonotonic",
+)
+
+
+class UnitState(NamedTuple):
+    """A unit as systemd sees it now."""
+
+    loaded: bool
+    active: str
+    invocation: str
+    result: str
+    exit_text: str
+    enabled: bool
+    started_monotonic: float
+
+    @property
+    def ended(self) -> bool:
+        """Whether the main process is gone."""
+        return self.active in ("inactive", "failed")
+
+
+def parse_show(text: str) -> UnitState:
+    """The state in the output of ``systemctl show``."""
+    values = dict(line.partition("=")[::2] for line in text.splitlines())
+    # ExecMainCode is CLD_EXITED 1, CLD_KILLED 2, CLD_DUMPED 3 of waitid(2)
+    status = values.get("ExecMainStatus", "")
+    exit_text = {"1": f"exit code {status}", "2": f"signal {status}", "3": f"signal {status}, core dumped"}.get(
+        values.get("ExecMainCode", ""), ""
+    )
+    return UnitState(
+        loaded=values.get("LoadState") == "loaded",
+        active=values.get("ActiveState", "inactive"),
+        invocation=values.get("InvocationID", ""),
+        result=values.get("Result", ""),
+        exit_text=exit_text,
+        enabled=values.get("UnitFileState", "").startswith("enabled"),
+        started_monotonic=int(values.get("ActiveEnterTimestampMonotonic") or 0) / 1e6,
+    )
+
+
+def parse_journal(text: str) -> tuple[list[str], str]:
+    """Messages and the last cursor in the output of ``journalctl -o json``."""
+    lines: list[str] = []
+    cursor = ""
+    for record in text.splitlines():
+        try:
+            entry = json.loads(record)
+        except ValueError:
+            continue
+        message = entry.get("MESSAGE")
+        # the journal gives a message that is not UTF-8, or holds control characters, as a list of bytes
+        if isinstance(message, list):
+            message = bytes(message).decode("utf-8", "replace")
+        if isinstance(message, str):
+            # a progress bar overwrites itself with carriage returns
+            lines.append(message.rsplit("\r", 1)[-1])
+        cursor = entry.get("__CURSOR", cursor)
+    return lines, cursor
+
+
+class CommandError(Exception):
+    """A command of systemd failed; the text is what it said."""
+
+
+class System:
+    """The real systemd of this machine."""
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+
+    def systemctl(self, *arguments: str) -> None:
+        """Run systemctl.
+
+        Raises:
+            CommandError: it failed.
+        """
+        done = self._run("systemctl", *arguments)
+        if done.returncode != 0:
+            raise CommandError((done.stderr or done.stdout).strip() or f"systemctl {' '.join(arguments)} failed")
+
+    def show(self, unit: str) -> UnitState:
+        """The unit's present state."""
+        return parse_show(self._run("systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)).stdout)
+
+    def journal(self, invocation: str, cursor: str = "") -> tuple[list[str], str]:
+        """Lines of one start of a unit, after a cursor.
+
+        Args:
+            invocation: the start's InvocationID; lines of other starts never appear.
+        """
+        command = ["journalctl", "--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE"]
+        if cursor:
+            command.append("--after-cursor=" + cursor)
+        lines, last = parse_journal(self._run(*command, "_SYSTEMD_INVOCATION_ID=" + invocation).stdout)
+        return lines, last or cursor

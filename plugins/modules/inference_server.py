@@ -1,0 +1,489 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""An inference server under systemd that is switched only to what was seen to serve."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: inference_server
+short_description: Run an inference server, and return to what ran before when the new one does not serve
+version_added: 0.1.0
+description:
+  - Compares the unit, its environment file and the release it runs with what is declared, and asks the server whether
+    it is healthy. When all of it is as declared, nothing is touched.
+  - Otherwise it checks what can be checked beforehand, stops the server, puts files and slot in place, starts it and
+    waits until this very start (systemd's invocation id) answers C(/health_generate), lists the served model and
+    answers a prompt with a known answer.
+  - When it does not, what ran before is put back, started and verified in the same way.
+  - A lost connection does not stop it half-way; a run that finds another one at work ends with an error.
+options:
+  unit_name:
+    description: Name of the unit.
+    type: str
+    default: rackwell-inference.service
+  unit:
+    description: Text of the unit file. Required for O(state=started).
+    type: str
+  environment:
+    description: Text of the environment file that the unit reads beside the release's own.
+    type: str
+    default: ""
+  environment_file:
+    description: Where the environment file lies.
+    type: path
+    default: /etc/rackwell/inference.env
+  release:
+    description: Digest of the staged release to run. Required for O(state=started).
+    type: str
+  root:
+    description: Directory of the releases.
+    type: path
+    default: /opt/rackwell
+  user:
+    description: User that the server runs as.
+    type: str
+    default: rackwell
+  host:
+    description: Address that the server binds to.
+    type: str
+    default: 127.0.0.1
+  port:
+    description: Port that the server binds to.
+    type: int
+    default: 30000
+  model_path:
+    description: Directory of the model.
+    type: path
+  served_name:
+    description: Model name that the server must list.
+    type: str
+    required: true
+  api_key:
+    description: The server's API key, when it has one.
+    type: str
+    default: ""
+  sane:
+    description: A prompt with a known answer.
+    type: dict
+    required: true
+    suboptions:
+      prompt:
+        description: The prompt, completed at temperature 0.
+        type: str
+        required: true
+      expect:
+        description: Text that must occur in the answer.
+        type: str
+        required: true
+      max_tokens:
+        description: Length of the answer.
+        type: int
+        default: 16
+  ready_timeout:
+    description: Seconds from start to ready. An engine that dies is noticed at once, whatever this is.
+    type: int
+    default: 3600
+  state:
+    description:
+      - V(started) brings the server to what is declared.
+      - V(checked) only asks whether it serves, and changes nothing.
+    type: str
+    choices: [started, checked]
+    default: started
+attributes:
+  check_mode:
+    support: full
+    description: Tells what would be done, and whether the server restarts.
+  diff_mode:
+    support: full
+    description: Shows unit, environment file and slot; keys and tokens are hidden.
+author:
+  - The rackwell founders (@rackwell)
+"""
+
+EXAMPLES = r"""
+- name: Serve
+  rackwell.gpu.inference_server:
+    unit: "{{ lookup('ansible.builtin.template', 'rackwell-inference.service.j2') }}"
+    release: 3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b
+    model_path: /srv/models/glm-5
+    served_name: glm-5
+    sane:
+      prompt: The capital of France is
+      expect: Paris
+
+- name: Ask whether it serves
+  rackwell.gpu.inference_server:
+    served_name: glm-5
+    sane:
+      prompt: The capital of France is
+      expect: Paris
+    state: checked
+"""
+
+RETURN = r"""
+rackwell_result:
+  description: What runs, and what its verification showed.
+  returned: success
+  type: dict
+  sample:
+    schema: rackwell.inference_server/1
+    unit: rackwell-inference.service
+    invocation_id: 7c0f5b0a2f1f4d0f9a9f6f8a7f6e5d4c
+    release: 3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b
+    ready_seconds: 41.2
+    health: 200
+    answer: " Paris."
+rackwell_error:
+  description: What is wrong, where, why, and what mends it.
+  returned: failure
+  type: dict
+rolled_back:
+  description: Whether what ran before was put back and started.
+  returned: when a switch failed
+  type: bool
+rollback_verified:
+  description: Whether what was put back was seen to serve.
+  returned: when a switch failed
+  type: bool
+log:
+  description: The lines of the engine's log that tell why.
+  returned: when a switch failed
+  type: list
+  elements: str
+"""
+
+import os
+import signal
+import time
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_access as access
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
+    SLOT,
+    Activation,
+    Check,
+    Gate,
+    GateError,
+    Healthy,
+    Paths,
+    Snapshot,
+)
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+
+SCHEMA = "rackwell.inference_server/1"
+STATE = "/var/lib/rackwell"
+_FIXES = {
+    "engine-died": "change the profile or the build as the log says, then run again (whole log: journalctl -u {unit})",
+    "never-ready": "read journalctl -u {unit}; raise limits.ready_timeout in the profile if it was still loading",
+    "wrong-model": "set model.served_name in the profile to what clients ask for",
+    "insane-answer": "the build or its flags compute wrongly: compare with a build without its patches",
+    "port-taken": "stop that process, or set another server.port in the profile",
+}
+
+
+class Server:
+    """One run of the module."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        p = module.params
+        self.unit: str = p["unit_name"]
+        self.release: str = p["release"] or ""
+        self.root: str = p["root"]
+        self.user: str = p["user"]
+        self.check = Check(
+            host=p["host"],
+            port=p["port"],
+            served_name=p["served_name"],
+            prompt=p["sane"]["prompt"],
+            expect=p["sane"]["expect"],
+            max_tokens=p["sane"]["max_tokens"],
+            ready_timeout=p["ready_timeout"],
+            api_key=p["api_key"] or "",
+        )
+        self.paths = Paths("/etc/systemd/system/" + self.unit, p["environment_file"], self.root, STATE)
+        self.system = System()
+        self.gate = Gate(self.unit, self.system, lambda check: Client(check.host, check.port, check.api_key))
+        self.activation = Activation(self.unit, self.paths, self.system, self.gate)
+        self.present = self.activation.present()
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, code: str, what: str, where: str, why: str, **extra: Any) -> None:
+        fix = _FIXES.get(code, "").format(unit=self.unit)
+        fail(self.module, code, what, where, why, extra.pop("fix", fix), **extra)
+
+    def _gate_failed(self, error: GateError, **extra: Any) -> None:
+        self._fail(error.code, error.what, self.unit, error.why, log=error.lines, **extra)
+
+    def _result(self, healthy: Healthy, **more: Any) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "unit": self.unit,
+            "invocation_id": healthy.invocation,
+            "release": files.slot_release(self.root, SLOT),
+            "ready_seconds": healthy.ready_seconds,
+            "health": 200,
+            "answer": healthy.answer,
+            **more,
+        }
+
+    # -- state: checked ------------------------------------------------------------------------------------------
+
+    def checked(self) -> None:
+        """Ask, and change nothing."""
+        state = self.system.show(self.unit)
+        if state.ended:
+            why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
+            lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
+            self._fail(
+                "not-running",
+                "the inference server does not run",
+                self.unit,
+                why,
+                log=log.telling(lines) if state.active == "failed" else [],
+                fix=f"read journalctl -u {self.unit}; start it again with rackwell provision",
+            )
+        try:
+            healthy = self._ask(state.invocation, 0)
+        except GateError as error:
+            self._gate_failed(error)
+            raise
+        done(self.module, False, self._result(healthy))
+
+    def _ask(self, invocation: str, timeout: float) -> Healthy:
+        """Verify what runs, without starting anything."""
+        answer = self.gate.verify(self.check, invocation, timeout)
+        return Healthy(invocation, 0.0, answer)
+
+    # -- state: started ------------------------------------------------------------------------------------------
+
+    def _differences(self) -> list[str]:
+        """What is not as declared, in words."""
+        p = self.module.params
+        found = []
+        if self.present.unit != p["unit"]:
+            found.append("unit file")
+        if self.present.environment != p["environment"]:
+            found.append("environment file")
+        if self.present.release != self.release:
+            found.append("release")
+        if not self.present.active:
+            found.append("not running")
+        if self.activation.interrupted():
+            found.append("an earlier activation was interrupted")
+        return found
+
+    def _diff(self) -> list[dict[str, str]]:
+        p = self.module.params
+        pairs = (
+            (self.paths.unit_file, self.present.unit or "", p["unit"]),
+            (self.paths.environment_file, self.present.environment or "", p["environment"]),
+            (
+                os.path.join(self.root, SLOT),
+                f"{self.present.release}\n" if self.present.release else "",
+                f"{self.release}\n",
+            ),
+        )
+        return [
+            {
+                "before_header": path,
+                "after_header": path,
+                "before": files.without_secrets(before),
+                "after": files.without_secrets(after),
+            }
+            for path, before, after in pairs
+            if before != after
+        ]
+
+    def _preflight(self) -> list[str]:
+        """Fail on what can be known before anything is touched.
+
+        Returns:
+            In check mode, what is missing and would have been made by the steps before this one.
+        """
+        missing: list[tuple[str, str, str, str, str]] = []
+        release = os.path.join(self.root, "releases", self.release)
+        if not os.path.isfile(os.path.join(release, "complete")):
+            why = "its marker 'complete' is not there: it was never staged, or its staging was interrupted"
+            what = f"release {self.release[:12]} is not staged here"
+            missing.append(("release-incomplete", what, release, why, "stage it (rackwell provision does)"))
+        if not access.has_user(self.user):
+            what = f"user {self.user} does not exist"
+            missing.append(
+                ("user-missing", what, "/etc/passwd", "the server runs as this user", f"useradd -r {self.user}")
+            )
+        model = self.module.params["model_path"]
+        if model:
+            missing += self._model_problems(model)
+        self._preflight_port()
+        if missing and not self.module.check_mode:
+            fail(self.module, *missing[0])
+        return [what for _code, what, _where, _why, _fix in missing]
+
+    def _model_problems(self, model: str) -> list[tuple[str, str, str, str, str]]:
+        if not os.path.isdir(model):
+            why = "no such directory in this container"
+            fix = "declare its mount in pve_container_mounts, or correct model.path in the profile"
+            return [("model-missing", "the model is not there", model, why, fix)]
+        if not access.has_user(self.user):
+            return []
+        bad = access.unreadable_as(self.user, [model])
+        if not bad:
+            return []
+        fix = "give others read access where the files really lie: chmod -R o+rX DIRECTORY on the Proxmox host"
+        return [("model-missing", f"user {self.user} cannot read the model", model, bad[0][1], fix)]
+
+    def _preflight_port(self) -> None:
+        host, port = self.check.host, self.check.port
+        if not ports.is_local(host):
+            why = "no interface of this container has that address"
+            fix = "set server.host in the profile to an address of the container, 127.0.0.1 or 0.0.0.0"
+            fail(self.module, "address-not-here", f"the server cannot bind to {host}", self.unit, why, fix)
+        for owner in ports.port_owners(host, port):
+            if not owner.belongs_to(self.unit):
+                self._fail(
+                    "port-taken",
+                    f"port {port} is taken",
+                    f"{host}:{port}",
+                    f"process {owner.pid} listens there: {owner.command}; nothing was touched",
+                )
+
+    def started(self) -> None:
+        """Bring the server to what is declared."""
+        reasons = self._differences()
+        if not reasons:
+            reasons = self._keep_if_healthy()
+        notes = self._preflight()
+        diff = self._diff()
+        restarts = self.present.active
+        if self.module.check_mode:
+            plan = {
+                "schema": SCHEMA,
+                "unit": self.unit,
+                "release": self.release,
+                "reasons": reasons,
+                "restarts": restarts,
+            }
+            told = f"would {'restart' if restarts else 'start'} {self.unit}: {', '.join(reasons)}"
+            note = "; not there yet: " + ", ".join(notes) if notes else ""
+            done(self.module, True, {**plan, "missing": notes}, diff=diff, msg=told + note)
+        with files.exclusive(self.paths.lock) as mine:
+            if not mine:
+                why = f"another run holds {self.paths.lock}"
+                fix = f"wait for it: it ends by itself, verified (cat {self.paths.marker})"
+                fail(self.module, "activation-running", "an activation is under way here", self.unit, why, fix)
+            self._activate(reasons, diff)
+
+    def _keep_if_healthy(self) -> list[str]:
+        """End well when what runs as declared also serves; else say why it must be restarted."""
+        state = self.system.show(self.unit)
+        lines, _ = self.system.journal(state.invocation)
+        # a server that never said "ready" since its start is still loading, and has the rest of its time
+        running = max(0.0, time.monotonic() - state.started_monotonic)
+        left = 0.0 if log.said_ready(lines) or self.module.check_mode else self.check.ready_timeout - running
+        try:
+            healthy = self._ask(state.invocation, max(left, 0.0))
+        except GateError as error:
+            self.module.warn(f"{self.unit} runs and does not serve: {error}")
+            return [f"it does not serve ({error.code}: {error.why})"]
+        if state.enabled:
+            done(self.module, False, self._result(healthy))
+        if not self.module.check_mode:
+            self.system.systemctl("enable", self.unit)
+        done(self.module, True, self._result(healthy, enabled=True))
+        return []
+
+    def _activate(self, reasons: list[str], diff: list[dict[str, str]]) -> None:
+        p = self.module.params
+        # a connection that is lost, or a terminal that is closed, must not leave the host between two states
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        wanted = Snapshot(p["unit"], p["environment"], self.release, True, True)
+        try:
+            back = self.activation.begin(wanted, self.present)
+        except OSError as error:
+            why = f"{error.strerror or error}; nothing was touched"
+            fail(
+                self.module,
+                "cannot-write",
+                "the activation cannot be prepared",
+                str(error.filename),
+                why,
+                "free space, then run again",
+            )
+        try:
+            healthy = self.activation.switch(wanted, self.check)
+        except GateError as error:
+            self._go_back(error, back)
+            return
+        except (CommandError, OSError) as error:
+            self._go_back(GateError("activation-error", "the switch failed half-way", str(error)), back)
+            return
+        more = {"reasons": reasons, "restarts": self.present.active}
+        done(self.module, True, self._result(healthy, **more), diff=diff)
+
+    def _go_back(self, error: GateError, back: Snapshot) -> None:
+        """Return to what was, and fail with what that showed."""
+        try:
+            rolled_back, healthy, told = self.activation.return_to(back, self.check)
+        except (GateError, CommandError, OSError) as worse:
+            rolled_back, healthy, told = False, None, f"the return failed half-way: {worse}"
+        told = error.why + ". " + told[:1].upper() + told[1:]
+        gate = GateError(error.code, error.what, told, error.lines)
+        self._gate_failed(gate, rolled_back=rolled_back, rollback_verified=healthy is not None)
+
+
+def argument_spec() -> dict[str, Any]:
+    """The module's options."""
+    return {
+        "unit_name": {"type": "str", "default": "rackwell-inference.service"},
+        "unit": {"type": "str"},
+        "environment": {"type": "str", "default": ""},
+        "environment_file": {"type": "path", "default": "/etc/rackwell/inference.env"},
+        "release": {"type": "str"},
+        "root": {"type": "path", "default": "/opt/rackwell"},
+        "user": {"type": "str", "default": "rackwell"},
+        "host": {"type": "str", "default": "127.0.0.1"},
+        "port": {"type": "int", "default": 30000},
+        "model_path": {"type": "path"},
+        "served_name": {"type": "str", "required": True},
+        "api_key": {"type": "str", "default": "", "no_log": True},
+        "sane": {
+            "type": "dict",
+            "required": True,
+            "options": {
+                "prompt": {"type": "str", "required": True},
+                "expect": {"type": "str", "required": True},
+                "max_tokens": {"type": "int", "default": 16},
+            },
+        },
+        "ready_timeout": {"type": "int", "default": 3600},
+        "state": {"type": "str", "choices": ["started", "checked"], "default": "started"},
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec=argument_spec(),
+        supports_check_mode=True,
+        required_if=[("state", "started", ("unit", "release"))],
+    )
+    server = Server(module)
+    if module.params["state"] == "checked":
+        server.checked()
+    else:
+        server.started()
+
+
+if __name__ == "__main__":
+    main()
