@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import shutil
 import subprocess
@@ -109,7 +108,7 @@ class Checker:
     def _node(self, name: str, roles: tuple[str, ...]) -> Node:
         given = self.inventory.variables[name]
         held = self._placeholders(name, given) | {key for key, value in given.items() if _has_unresolved(value)}
-        self._unknown(name, given, roles)
+        held |= self._unknown(name, given, roles)
         checked = {key: value for key, value in given.items() if key not in held}
         models: dict[str, role_variables.RoleVariables] = {}
         for role in roles:
@@ -138,30 +137,28 @@ class Checker:
                 )
         return found
 
-    def _unknown(self, name: str, given: Mapping[str, Any], roles: tuple[str, ...]) -> None:
+    def _unknown(self, name: str, given: Mapping[str, Any], roles: tuple[str, ...]) -> set[str]:
+        """Tell of variables that no role has, and return those that were likely meant."""
         prefixes = tuple(f"{role}_" for role in role_variables.ROLES)
         mine = [variable for variable, role in role_variables.KNOWN.items() if role in roles]
+        meant = set()
         for key in given:
             if key in role_variables.KNOWN:
                 continue
-            if key.startswith(prefixes):
-                self._add(
-                    name,
-                    key,
-                    "unknown-variable",
-                    f"unknown variable '{key}'",
-                    "no role has it, so it would be ignored",
-                    validation.suggest(key, role_variables.KNOWN) or "remove it",
-                )
-            elif near := difflib.get_close_matches(key, mine, n=1, cutoff=0.92):
-                self._add(
-                    name,
-                    key,
-                    "unknown-variable",
-                    f"unknown variable '{key}'",
-                    "one letter away from a role's variable, and ignored",
-                    f"did you mean '{near[0]}'?",
-                )
+            prefixed = key.startswith(prefixes)
+            near = validation.near(key, role_variables.KNOWN if prefixed else mine, 0.75 if prefixed else 0.92)
+            if not prefixed and not near:
+                continue
+            meant.add(near)
+            self._add(
+                name,
+                key,
+                "unknown-variable",
+                f"unknown variable '{key}'",
+                "no role has it, so it would be ignored",
+                f"did you mean '{near}'?" if near else "remove it",
+            )
+        return meant
 
     def _findings(
         self, name: str, role: str, model: type[pydantic.BaseModel], error: pydantic.ValidationError, held: set[str]
@@ -169,7 +166,7 @@ class Checker:
         def where(pointer: Pointer) -> str:
             return self.sources.find(name, str(pointer[0]), self.inventory, pointer[1:])
 
-        for problem in validation.problems(error, model, where, f"variables of {name}"):
+        for problem in validation.problems(error, model, where, "declaration"):
             variable = problem.what.split("'")[1]
             if problem.code == "missing-key" and variable in model.model_fields:
                 if variable not in held:
@@ -227,8 +224,9 @@ class Checker:
             self._add(
                 node.name, "pve_container_host", "unknown-host", f"'{host}' is not in the group {PVE_GROUP}", "", hint
             )
-        interface, gateway = _interface(node.text("pve_container_ip")), _interface(node.text("pve_container_gateway"))
-        if interface and gateway and gateway.ip not in interface.network:
+        address = node.text("pve_container_ip") or ""
+        interface, gateway = _interface(address), _interface(node.text("pve_container_gateway"))
+        if interface and gateway and "/" in address and gateway.ip not in interface.network:
             self._add(
                 node.name,
                 "pve_container_gateway",

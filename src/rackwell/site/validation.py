@@ -70,18 +70,29 @@ def problems(
 ) -> list[Problem]:
     """One problem for each place that pydantic complains about."""
     found: dict[str, Problem] = {}
-    for item in error.errors(include_url=False):
+    # a misspelt key is one mistake, though it is also a missing one
+    meant = set()
+    for item in sorted(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden"):
         pointer = tuple(part for part in item["loc"] if _is_data(part))
+        if item["type"] == "extra_forbidden":
+            meant.add((*pointer[:-1], near(str(pointer[-1]), _keys_at(model, pointer[:-1]))))
+        if item["type"] == "missing" and pointer in meant:
+            continue
         problem = _problem(item["type"], item["msg"], item.get("input"), pointer, model, where(pointer), label)
         # each arm of a union complains for itself: the first of a place is enough
         found.setdefault(".".join(map(str, pointer[:1])) + problem.where + problem.code, problem)
     return list(found.values())
 
 
+def near(name: str, known: Iterable[str], cutoff: float = 0.75) -> str:
+    """The one of `known` that `name` is most likely meant to be; empty when none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
+
+
 def suggest(name: str, known: Iterable[str], cutoff: float = 0.75) -> str:
     """``did you mean …?``, or nothing when nothing is near."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean '{near[0]}'?" if near else ""
+    found = near(name, known, cutoff)
+    return f"did you mean '{found}'?" if found else ""
 
 
 def _is_data(part: str | int) -> bool:
