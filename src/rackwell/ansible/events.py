@@ -29,6 +29,9 @@ _QUIET_ACTIONS = frozenset(
         "debug",
     }
 )
+# errors of modules that wait for a person's decision, and for another run
+_HELD = frozenset({"restart-needed"})
+_LOCKED = frozenset({"activation-running"})
 _OUTCOMES = {
     "runner_on_ok": "ok",
     "runner_on_failed": "failed",
@@ -87,12 +90,11 @@ class Collector:
         """The play has ended with `rc`: settle what its failures mean."""
         self.result.rc = rc
         self.result.running = [(host, label) for (host, _), label in self._open.items()]
-        self.result.failures = [
-            failure
-            for failure in self._failed
+        for failure in self._failed:
+            counts = self.result.hosts.get(failure.host)
             # a failure that the play rescued is no failure of the run
-            if (counts := self.result.hosts.get(failure.host)) is None or counts.failed or counts.unreachable
-        ]
+            ended = counts is None or counts.failed or counts.unreachable
+            (self.result.failures if ended else self.result.tolerated).append(failure)
         if rc != 0 and not self.result.failures and not self.result.interrupted:
             why = " ".join(" ".join(self._errors).split())[-600:] or f"ansible-playbook ended with {rc}"
             problem = Problem("play-failed", f"the playbook {self.result.playbook} did not run to its end", "", why)
@@ -142,7 +144,8 @@ class Collector:
             self._failed.append(_failure(data, res, unreachable_=False))
 
     def _report(self, data: Mapping[str, Any], res: Mapping[str, Any]) -> None:
-        payload = res.get("rackwell_result")
+        # plays made of built-in modules report through a fact of the same name
+        payload = res.get("rackwell_result") or (res.get("ansible_facts") or {}).get("rackwell_result")
         if isinstance(payload, dict):
             self.result.results.append(
                 Reported(str(data.get("host", "")), _role(data), _task(data), bool(res.get("changed")), payload)
@@ -189,6 +192,7 @@ def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool
     if unreachable_:
         return Failure(host, _role(data), _task(data), (unreachable.problem(host, str(res.get("msg", ""))),), True)
     problems, invalid = _problems(host, data, res)
+    codes = {problem.code for problem in problems} or {""}
     return Failure(
         host,
         _role(data),
@@ -196,7 +200,8 @@ def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool
         problems,
         rolled_back=bool(res.get("rolled_back")),
         rollback_verified=bool(res.get("rollback_verified")),
-        held=bool(res.get("held")),
+        held=bool(res.get("held")) or codes <= _HELD,
+        locked=codes <= _LOCKED,
         invalid=invalid,
     )
 
@@ -205,11 +210,8 @@ def _problems(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> tup
     """The problems in a failed task's result, and whether it is the declaration that is wrong."""
     error = res.get("rackwell_error")
     if isinstance(error, dict):
-        problem = Problem.from_dict(error)
-        where = problem.where or host
-        if problem.where and host and host not in problem.where:
-            where = f"{host}: {problem.where}"
-        return (dataclasses.replace(problem, where=where),), False
+        every = [item for item in res.get("problems") or [] if isinstance(item, dict)] or [error]
+        return tuple(_placed(Problem.from_dict(item), host) for item in every), False
     arguments = res.get("argument_errors")
     if isinstance(arguments, list) and arguments:
         fix = "correct the declaration; `rackwell check` names the line"
@@ -223,6 +225,13 @@ def _problems(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> tup
     if any(isinstance(item, dict) and "rackwell_error" in item for item in res.get("results") or []):
         return (), False  # each item has told its own
     return (Problem("task-failed", f"'{_label(data)}' failed", host, _reason(res)),), False
+
+
+def _placed(problem: Problem, host: str) -> Problem:
+    """A module names a path or a unit; which host's is added here."""
+    if not problem.where or host in problem.where:
+        return dataclasses.replace(problem, where=problem.where or host)
+    return dataclasses.replace(problem, where=f"{host}: {problem.where}")
 
 
 def _reason(res: Mapping[str, Any]) -> str:

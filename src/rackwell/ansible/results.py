@@ -72,6 +72,7 @@ class Failure:
     rolled_back: bool = False
     rollback_verified: bool = False
     held: bool = False
+    locked: bool = False
     invalid: bool = False
 
 
@@ -81,7 +82,7 @@ class PlayResult:
 
     Attributes:
         hosts: host -> counts.
-        failures: what ended a host's play; failures that the play itself rescued or ignored are not here.
+        failures: what ended a host's play. tolerated: failures that the play itself rescued.
         running: (host, step) that were in progress when the run was interrupted.
         seconds: wall-clock time.
     """
@@ -92,6 +93,7 @@ class PlayResult:
     results: list[Reported] = dataclasses.field(default_factory=list)
     changes: list[Change] = dataclasses.field(default_factory=list)
     failures: list[Failure] = dataclasses.field(default_factory=list)
+    tolerated: list[Failure] = dataclasses.field(default_factory=list)
     running: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     last: tuple[str, str] | None = None
     interrupted: bool = False
@@ -136,4 +138,6 @@ def _of_failures(failed: list[Failure]) -> ExitCode:
         return ExitCode.ROLLED_BACK
     if all(failure.held for failure in failed):
         return ExitCode.HELD
+    if all(failure.locked for failure in failed):
+        return ExitCode.LOCKED
     return ExitCode.FAILED

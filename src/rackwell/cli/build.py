@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def build(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Builds; without one, all that the site's containers use."),
+        typer.Argument(metavar="NAME", help="Builds; without one, all that the site's containers use."),
     ] = None,
     site: SiteOption = HERE,
     relock: Annotated[

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,8 +11,6 @@ import typer
 from rackwell.cli.command import HERE, ContainerArgument, JsonOption, SiteOption, execute
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from rackwell.cli.output import Outcome, Terminal

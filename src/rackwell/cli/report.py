@@ -23,7 +23,7 @@ def report(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="[CONTAINER|FILE]", help="Latest result of a container, or a bench.json; else the latest of all."
+            metavar="CONTAINER|FILE", help="Latest result of a container, or a bench.json; else the latest of all."
         ),
     ] = "",
     site: SiteOption = HERE,

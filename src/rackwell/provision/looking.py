@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quick look at a site: what of it answers, what runs, when it was last measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from rackwell.ansible import runner
+from rackwell.ansible.results import PlayResult
+from rackwell.ansible.runner import RunDirectory
+from rackwell.bench.store import Store
+from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.provision.progress import Progress
+from rackwell.site import declaration
+from rackwell.site.declaration import Site
+from rackwell.site.node import Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is known of one container; "unknown" where it could not be asked."""
+
+    container: str
+    host: str
+    host_state: str
+    state: str
+    release: str
+    unit: str
+    bench: str
+
+    def as_dict(self) -> dict[str, str]:
+        """For ``--json``."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """The rows of a site, and who did not answer."""
+
+    rows: list[Row]
+    problems: list[Problem]
+    exit_code: ExitCode
+
+
+def status(path: Path, name: str, progress: Progress) -> Looked:
+    """Look at container `name`, or at all of them when it is empty.
+
+    Raises:
+        RackwellError: there is no such site or container (exit 2). A machine that does not answer is not an error here.
+    """
+    site = declaration.load(path)
+    nodes = [site.container(name)] if name else list(site.containers.values())
+    if not nodes:
+        problem = Problem("no-containers", "the site has no containers", site.sources.hosts.where())
+        raise RackwellError(problem, ExitCode.INVALID)
+    hosts = {site.host_of(node) for node in nodes} & set(site.hosts)
+    run = RunDirectory.create(site.state, "status")
+    progress.log = run.log
+    limit = [*(node.name for node in nodes), *sorted(hosts)]
+    played = runner.play("status", site.path, run, limit, listener=progress.step, retries=0, connect_timeout=5)
+    if played.interrupted:
+        raise KeyboardInterrupt
+    silent = _unreachable(played)
+    problems = [*silent, *(p for failure in played.failures if not failure.unreachable for p in failure.problems)]
+    code = ExitCode.FAILED if len(problems) > len(silent) else ExitCode.UNREACHABLE if silent else ExitCode.DONE
+    return Looked([_row(site, node, played) for node in nodes], problems, code)
+
+
+def _unreachable(played: PlayResult) -> list[Problem]:
+    found: dict[str, Problem] = {}
+    for failure in [*played.tolerated, *played.failures]:
+        if failure.unreachable:
+            for problem in failure.problems:
+                found.setdefault(problem.where, problem)
+    return list(found.values())
+
+
+def _row(site: Site, node: Node, played: PlayResult) -> Row:
+    host = site.host_of(node)
+    of_host: dict[str, Any] = next(iter(played.payloads("rackwell.host_status", host)), {})
+    mine: dict[str, Any] = next(iter(played.payloads("rackwell.container_status", node.name)), {})
+    state = str(mine.get("container", "")).removeprefix("status: ") or "unknown"
+    if mine.get("host_reachable") and state == "unknown":
+        state = "absent"
+    return Row(
+        container=node.name,
+        host=host,
+        host_state=f"driver {of_host.get('driver') or 'not loaded'}" if of_host.get("reachable") else "unreachable",
+        state=state if state != "running" or mine.get("reachable") else "running, ssh silent",
+        release=str(mine.get("slot", "")).rpartition("/")[2][:12] or ("none" if mine.get("reachable") else "unknown"),
+        unit=_unit(str(mine.get("unit", ""))) if mine.get("reachable") else "unknown",
+        bench=_bench(site, node),
+    )
+
+
+def _unit(shown: str) -> str:
+    """The state in what ``systemctl show`` says."""
+    values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+    if not values:
+        return "unknown"
+    text = values.get("ActiveState", "unknown")
+    restarts = values.get("NRestarts", "0")
+    return text if restarts in {"", "0"} else f"{text}, {restarts} restarts"
+
+
+def _bench(site: Site, node: Node) -> str:
+    for _, result in Store(site.path).results(node.name):
+        best = result.best
+        rate = best.throughput.output_tok_per_s if best is not None and best.throughput is not None else None
+        figure = f"{rate:,.0f} tok/s at {best.concurrency}" if rate is not None and best is not None else "not valid"
+        return f"{figure}, {result.date_utc[:16].replace('T', ' ')}"
+    return "never"
