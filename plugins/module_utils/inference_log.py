@@ -48,7 +48,7 @@ def _first_traceback(lines: Sequence[str]) -> list[str]:
     block = [lines[start]]
     for line in lines[start + 1 :]:
         # a new record, or the blank line that ends a traceback: other ranks' tracebacks say the same again
-        if _RECORD.match(line) or not line.strip():
+        if _RECORD.match(line) or not line.strip() or _NOISE.search(line):
             break
         block.append(line)
     return block

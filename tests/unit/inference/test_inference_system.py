@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd and its journal say."""
+
+from __future__ import annotations
+
+import json
+
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import parse_journal, parse_show
+
+KILLED = """\
+LoadState=loaded
+ActiveState=failed
+InvocationID=7c0f5b0a2f1f4d0f9a9f6f8a7f6e5d4c
+Result=signal
+ExecMainCode=2
+ExecMainStatus=9
+UnitFileState=enabled
+ActiveEnterTimestampMonotonic=1500000
+"""
+
+
+def test_a_killed_unit() -> None:
+    state = parse_show(KILLED)
+    assert state.ended
+    assert (state.loaded, state.enabled, state.exit_text, state.started_monotonic) == (True, True, "signal 9", 1.5)
+
+
+def test_a_unit_that_is_not_there() -> None:
+    state = parse_show("LoadState=not-found\nActiveState=inactive\nInvocationID=\n")
+    assert (state.loaded, state.ended, state.enabled, state.exit_text) == (False, True, False, "")
+
+
+def test_a_unit_that_systemd_is_about_to_restart_has_not_ended() -> None:
+    assert not parse_show("LoadState=loaded\nActiveState=activating\n").ended
+
+
+def test_journal_lines() -> None:
+    records = [
+        {"MESSAGE": "one", "__CURSOR": "a"},
+        {"MESSAGE": list(b"  0%\r 50%\r100%"), "__CURSOR": "b"},
+        {"__CURSOR": "c"},
+    ]
+    text = "\n".join([*map(json.dumps, records), "not json"])
+    assert parse_journal(text) == (["one", "100%"], "c")
+    assert parse_journal("") == ([], "")
