@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import json
 import os
 import re
@@ -87,7 +88,13 @@ class Store:
                     Problem("result-name", f"the {what} cannot be part of a path", repr(value), fix="rename it"),
                     ExitCode.INVALID,
                 )
-        stamp = re.sub(r"[^0-9TZ]", "", result.date_utc.split(".")[0].rstrip("Z") + "Z")
+        try:
+            moment = dt.datetime.fromisoformat(result.date_utc).astimezone(dt.UTC)
+        except ValueError as error:
+            raise RackwellError(
+                Problem("result-date", "the date of the result is not ISO 8601", result.date_utc), ExitCode.INVALID
+            ) from error
+        stamp = f"{moment:%Y%m%dT%H%M%SZ}"
         # a run id that begins with the time needs no second one
         name = result.run_id if result.run_id.startswith(stamp) else f"{stamp}-{result.run_id}"
         directory = self.root / result.container / name

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plays systemd-run, systemctl, journalctl and the probe's recorder for the module's tests, by the name it is called by.
+"""Plays systemd-run, systemctl, journalctl and the probe's recorder for the module's tests, by its name.
 
-What it does is in the directory ``FAKE_BENCH``: ``outcome`` (service result and status), ``out.jsonl``, ``stdout``,
-``stderr``, ``telemetry.json``: copied to where the unit would leave them; ``state`` and ``active``: what ``systemctl
-show`` says, a line for each call, the last one for ever.
+What it does is in the directory ``FAKE_BENCH``: ``outcome`` (service result and status); ``out.jsonl``, ``stdout``,
+``stderr``, ``telemetry.json`` (copied to where the unit would leave them); ``state`` and ``active`` (what ``systemctl
+show`` says, a line for each call, the last one for ever).
 """
 
 from __future__ import annotations
