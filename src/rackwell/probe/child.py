@@ -27,9 +27,13 @@ from rackwell.probe import launch
 
 Emit = Callable[[dict[str, Any]], None]
 
+#: how long a child's interpreter may take to come up, seconds; its function's deadline counts from then
+START_DEADLINE = 60.0
 #: how long a killed child may take to go before it is called stuck in the kernel, seconds
 GRACE = 5.0
 _STDERR_TAIL = 2000
+_STARTED: dict[str, Any] = {"started": True}
+_FINISHED: dict[str, Any] = {"finished": True}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +81,6 @@ def environment() -> dict[str, str]:
 
 def run(target: str, arguments: Mapping[str, Any], deadline: float, on_event: Emit | None = None) -> Outcome:
     """Run ``target`` and wait for it no longer than ``deadline`` seconds; ``on_event`` sees each event as it comes."""
-    end = time.monotonic() + deadline
     reader, writer = os.pipe()
     with tempfile.TemporaryFile() as stderr, os.fdopen(reader, "rb", buffering=0) as channel:
         try:
@@ -93,9 +96,7 @@ def run(target: str, arguments: Mapping[str, Any], deadline: float, on_event: Em
         finally:
             os.close(writer)
         try:
-            events = _collect(channel, end, on_event)
-            finished = any(event.get("finished") for event in events)
-            told = tuple(event for event in events if not event.get("finished"))
+            told, finished, end = _collect(channel, deadline, on_event)
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -136,8 +137,13 @@ def _in(where: str) -> str:
     return f" ({where})" if where else ""
 
 
-def _collect(channel: IO[bytes], end: float, on_event: Emit | None) -> list[dict[str, Any]]:
+def _collect(
+    channel: IO[bytes], deadline: float, on_event: Emit | None
+) -> tuple[tuple[dict[str, Any], ...], bool, float]:
+    """The events, whether the function returned, and when (monotonic) its time is up."""
     events: list[dict[str, Any]] = []
+    finished = False
+    end = time.monotonic() + START_DEADLINE
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -146,11 +152,16 @@ def _collect(channel: IO[bytes], end: float, on_event: Emit | None) -> list[dict
             if not data:
                 break
             *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                events.append(json.loads(line))
-                if on_event:
-                    on_event(events[-1])
-    return events
+            for event in map(json.loads, lines):
+                if event == _STARTED:
+                    end = time.monotonic() + deadline
+                elif event == _FINISHED:
+                    finished = True
+                else:
+                    events.append(event)
+                    if on_event:
+                        on_event(event)
+    return tuple(events), finished, end
 
 
 def _tail(stream: IO[bytes]) -> str:
@@ -176,8 +187,10 @@ def main(argv: list[str]) -> int:
     launch.die_with_parent(signal.SIGKILL)
     module, _, function = target.partition(":")
     emit = emitter(int(channel))
-    getattr(importlib.import_module(module), function)(emit, json.loads(arguments))
-    emit({"finished": True})
+    run_it = getattr(importlib.import_module(module), function)
+    emit(_STARTED)
+    run_it(emit, json.loads(arguments))
+    emit(_FINISHED)
     return 0
 
 
