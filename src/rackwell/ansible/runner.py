@@ -228,6 +228,9 @@ def _environment(site: Path, retries: int, connect_timeout: int) -> dict[str, st
     chosen = {name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()}
     if (site / "ansible.cfg").exists():
         chosen["ANSIBLE_CONFIG"] = str(site / "ansible.cfg")
+    collections = [place for place in (_own_collections(), os.environ.get("ANSIBLE_COLLECTIONS_PATH")) if place]
+    if collections:
+        chosen["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(collections)
     return {
         **chosen,
         **_FIXED,
@@ -236,6 +239,16 @@ def _environment(site: Path, retries: int, connect_timeout: int) -> dict[str, st
         # the ansible-playbook beside this Python, which is the one that knows the collection
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
+
+
+def _own_collections() -> str | None:
+    """The directory with the collection that belongs to this package.
+
+    Ansible would find it by itself, but after the user's own collections, where an older one may lie.
+    """
+    return next(
+        (place for place in sys.path if (Path(place) / "ansible_collections/rackwell/gpu/galaxy.yml").is_file()), None
+    )
 
 
 def _signal_play(mark: str, number: signal.Signals) -> None:
