@@ -121,7 +121,7 @@ def _base(cache: Cache, suite: str) -> Path:
     for attempt in tried:
         try:
             run_long(
-                namespace.command(script, [*arguments, *attempt], build=True, scratch=cache.root / ".root"),
+                namespace.command(script, [*arguments, *attempt], build=True),
                 cache.logs / f"debootstrap-{suite}.log",
                 suite,
                 "fetching and unpacking Debian" + ("" if attempt else " (debootstrap's own mirror)"),
@@ -151,7 +151,7 @@ def _template(cache: Cache, suite: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     script = 'exec tar -C "$1" --numeric-owner --xattrs --exclude=./dev/* --exclude=./proc/* --exclude=./sys/* -I "zstd -1 -T0 -q" -cf "$2" .'
     run_long(
-        namespace.command(script, [str(cache.base(suite)), str(partial)], build=True, scratch=cache.root / ".root"),
+        namespace.command(script, [str(cache.base(suite)), str(partial)], build=True),
         cache.logs / f"template-{suite}.log",
         suite,
         f"packing {target.name}",
@@ -172,7 +172,6 @@ def _layer(cache: Cache) -> Path:
             script,
             [str(cache.base("bookworm")), str(partial), *_HOST_PACKAGES],
             build=True,
-            scratch=cache.root / ".root",
         ),
         cache.logs / "host-layer.log",
         "host layer",
@@ -194,7 +193,7 @@ def _layer(cache: Cache) -> Path:
 
 def _sealed(cache: Cache, root: Path, log: str) -> None:
     run_long(
-        namespace.command(_SEAL, [str(root)], build=True, scratch=cache.root / ".root"),
+        namespace.command(_SEAL, [str(root)], build=True),
         cache.logs / f"{log}.log",
         root.name.removesuffix(".partial"),
         "removing what must not be copied",

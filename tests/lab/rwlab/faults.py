@@ -91,10 +91,7 @@ def change(instance: Instance, record: Record, host: Host, target: str, changes:
         if target == "gpu":
             assign(state, key, value, remove=remove)
         elif target == "kernel":
-            if key.partition(".")[0] not in gpus.kernel_settings() or remove:
-                raise LabError("no-such-place", f"kernel has no {key!r}", why="version, hmm, loaded.MODULE", exit_code=2)
-            _item(new["kernel"]["loaded"], key.partition(".")[2], key) if "." in key else None
-            assign(new["kernel"], key, value)
+            _kernel(new, state, key, value)
         else:
             _node(new, state, key, present=value is True)
     kernel.change(paths, new, state)
@@ -120,6 +117,19 @@ def _stand_ins_only(record: Record) -> None:
         raise LabError("gpus-are-real", "this laboratory has the machine's own GPUs: their faults cannot be set", exit_code=2)
 
 
+def _kernel(new: dict[str, Any], state: dict[str, Any], key: str, value: Any) -> None:
+    if key == "version":
+        # the modules and the installer's checks read one and the same
+        state["driver_version"] = str(value)
+    elif key == "hmm":
+        new["kernel"]["hmm"] = value is True
+    elif key.removeprefix("loaded.") in new["kernel"]["loaded"]:
+        new["kernel"]["loaded"][key.removeprefix("loaded.")] = value is True
+    else:
+        modules = ", ".join(f"loaded.{name}" for name in gpus.MODULES)
+        raise LabError("no-such-place", f"kernel has no {key!r}", why=f"version, hmm, {modules}", exit_code=2)
+
+
 def _node(new: dict[str, Any], state: dict[str, Any], name: str, *, present: bool) -> None:
     name = name.removeprefix("/dev/")
     if name not in gpus.nodes(state, set()):
@@ -137,5 +147,5 @@ def _show_nodes(instance: Instance, paths: HostPaths, host: Host) -> None:
         return
     script = ["umask 0", "cd /dev"]
     script += ["for n in nvidia*; do case \" $1 \" in *\" $n \"*) ;; *) [ ! -c \"$n\" ] || rm -f \"$n\" ;; esac; done"]
-    script += [f"[ -c {name} ] || mknod -m 0666 {name} c {major} {minor}" for name, (major, minor) in wanted.items()]
+    script += [f"[ -c {name} ] || mknod {name} c {major} {minor}" for name, (major, minor) in wanted.items()]
     run(["nsenter", "-t", str(host.pid), "-m", "--", "sh", "-euc", "\n".join(script), "sh", " ".join(wanted)])

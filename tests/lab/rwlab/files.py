@@ -53,6 +53,22 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def link(path: Path, target: str) -> bool:
+    """Make ``path`` a symbolic link to ``target``.
+
+    Returns:
+        Whether anything changed.
+    """
+    if path.is_symlink() and path.readlink() == Path(target):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(target)
+    partial.replace(path)
+    return True
+
+
 def link_or_copy(source: Path, target: Path) -> bool:
     """Make ``target`` the same file as ``source`` (a hard link where the filesystem allows).
 
@@ -84,11 +100,13 @@ def digest(*parts: Path | str) -> str:
             total.update(b"text\0" + part.encode() + b"\0")
             continue
         for path in [part, *sorted(part.rglob("*"))] if part.is_dir() else [part]:
-            if "__pycache__" in path.parts or not path.exists():
+            if "__pycache__" in path.parts or not os.path.lexists(path):
                 continue
             name = str(path.relative_to(part)).encode()
             total.update(b"path\0" + name + b"\0" + oct(path.lstat().st_mode).encode() + b"\0")
-            if path.is_file():
+            if path.is_symlink():
+                total.update(str(path.readlink()).encode())
+            elif path.is_file():
                 total.update(path.read_bytes())
     return total.hexdigest()
 

@@ -1,68 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """STAND-IN, laboratory only: what NVIDIA's kernel modules show of eight GPUs, as files (see README.md).
 
-The order of bus ids, minors and NUMA nodes is that of a real machine of eight RTX PRO 6000 Blackwell Server Edition:
-the minor of a device node is not the index that the tools count by. The UUIDs are invented, and stay the same.
+As on a real machine of eight RTX PRO 6000 Blackwell Server Edition, the minor of a device node is not the index that the
+tools count by. UUIDs are invented, and stay the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from rwlab import files
 from rwlab.errors import LabError
+from rwlab.paths import SOURCE
 
 DRIVER_VERSION = "595.58.03"
 NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 STATE_FILE = "rackwell-lab-gpus.json"
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
-# bus id, minor, NUMA node, PCIe switch
-_SLOTS = [
-    ("0000:06:00.0", 2, 0, 0),
-    ("0000:07:00.0", 3, 0, 0),
-    ("0000:75:00.0", 0, 0, 1),
-    ("0000:76:00.0", 1, 0, 1),
-    ("0000:84:00.0", 6, 1, 2),
-    ("0000:85:00.0", 7, 1, 2),
-    ("0000:f4:00.0", 4, 1, 3),
-    ("0000:f5:00.0", 5, 1, 3),
-]
 _FIXED_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER
+
+
+def healthy(host: str) -> dict[str, Any]:
+    """The state file of a host on which nothing is wrong: gpu/machine.json. gpu/README.md says what may stand in it."""
+    state: dict[str, Any] = files.read_json(SOURCE / "gpu/machine.json")
+    state["driver_version"] = DRIVER_VERSION
+    for gpu in state["gpus"]:
+        if host != "pve1":
+            gpu["uuid"] = uuid(host, gpu["bus_id"])
+    return state
 
 
 def uuid(host: str, bus_id: str) -> str:
     """An invented UUID: the same each time for a slot of a host, different between hosts."""
-    text = hashlib.sha256(f"rackwell-lab/{host}/{bus_id}".encode()).hexdigest()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
-
-
-def healthy(host: str) -> dict[str, Any]:
-    """The state file of a host on which nothing is wrong. README.md says what may stand in it."""
-    return {
-        "driver_version": DRIVER_VERSION,
-        "gpus": [
-            {
-                "uuid": uuid(host, bus_id),
-                "bus_id": bus_id,
-                "minor": minor,
-                "numa": numa,
-                "switch": switch,
-                "name": NAME,
-                "memory_mib": 97887,
-                "power_limit_w": 600,
-                "idle_w": 88,
-                "busy_w": 250,
-            }
-            for bus_id, minor, numa, switch in _SLOTS
-        ],
-        "errors": {},
-        "hang": None,
-        "p2p": {"gb_per_s": {"default": 53.5, "cross_numa": 38.0}, "can_access": True, "corrupt_pairs": [], "slow_pairs": []},
-    }
+    return f"GPU-{uuid5(NAMESPACE_URL, f'rackwell-lab/{host}/{bus_id}')}"
 
 
 def nodes(state: dict[str, Any], taken_majors: set[int]) -> dict[str, tuple[int, int]]:
@@ -71,7 +45,8 @@ def nodes(state: dict[str, Any], taken_majors: set[int]) -> dict[str, tuple[int,
     Args:
         taken_majors: character majors of the running kernel. nvidia-uvm's is dynamic, and must be nobody's.
     """
-    uvm = next(major for major in range(511, 383, -1) if major not in taken_majors)
+    free = next(major for major in range(511, 383, -1) if major not in taken_majors)
+    uvm = int(state.get("uvm_major") or free)
     found = {f"nvidia{gpu['minor']}": (_FIXED_MAJOR, int(gpu["minor"])) for gpu in state["gpus"]}
     found = dict(sorted(found.items()))
     found |= {"nvidiactl": (_FIXED_MAJOR, 255), "nvidia-modeset": (_FIXED_MAJOR, 254)}
@@ -97,13 +72,13 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any]) -> Non
         LabError: a GPU of the state has no bus id, minor or UUID.
     """
     driver = kernel / "proc-driver/nvidia"
-    wanted = {driver / name: text for name, text in _proc(state, settings["version"]).items()} if settings["loaded"]["nvidia"] else {}
+    wanted = {driver / name: text for name, text in _proc(state, state["driver_version"]).items()} if settings["loaded"]["nvidia"] else {}
     files.write_json(driver / STATE_FILE, state)
     for name in MODULES:
         if not settings["loaded"][name]:
             continue
         module = kernel / "sys-module" / name
-        wanted |= {module / "version": settings["version"] + "\n", module / "initstate": "live\n", module / "refcnt": "0\n"}
+        wanted |= {module / "version": state["driver_version"] + "\n", module / "initstate": "live\n", module / "refcnt": "0\n"}
     if settings["loaded"]["nvidia_uvm"]:
         parameters = kernel / "sys-module/nvidia_uvm/parameters"
         wanted[parameters / "uvm_disable_hmm"] = "N\n" if settings["hmm"] else "Y\n"
@@ -115,7 +90,7 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any]) -> Non
 
 
 def kernel_settings() -> dict[str, Any]:
-    """What ``lab.py set kernel`` changes: version, hmm (true: HMM is on, the fault), loaded modules."""
+    """What `lab.py set kernel` changes: version, hmm (true: HMM is on, the fault), loaded modules."""
     return {"version": DRIVER_VERSION, "hmm": False, "loaded": dict.fromkeys(MODULES, True)}
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from rwlab.record import Host, Record
 
 # on the host, in the state: plain directories, since inner containers may put an overlay of their own there
 SHARED = {"vz": "var/lib/vz", "lxc": "var/lib/lxc", "pve": "etc/pve", "models": "srv/models"}
+
+LINK = stat.S_IFLNK
 
 _CONFIG = """# made by rackwell's laboratory; remade at every start
 lxc.uts.name = {name}
@@ -122,14 +125,14 @@ def overlay_works(scratch: Path) -> bool:
     (probe / "lower/etc/hosts.probe").write_text("x")
     try:
         arguments = [str(probe / name) for name in ("lower", "upper", "work", "merged")]
-        done = run(namespace.command(_PROBE, arguments, scratch=scratch / ".root"), check=False)
+        done = run(namespace.command(_PROBE, arguments), check=False)
         # a directory made anew must hide the lower one: that needs trusted.* attributes
         return done.returncode == 0 and (probe / "upper/etc").is_dir()
     finally:
         shutil.rmtree(probe, ignore_errors=True)
 
 
-def create(paths: HostPaths, host: Host, layer: Path, scratch: Path) -> None:
+def create(paths: HostPaths, host: Host, layer: Path) -> None:
     """Make the directories of a host; where overlays are refused, its root filesystem becomes a copy of the layer."""
     for name in SHARED:
         paths.shared(name).mkdir(parents=True, exist_ok=True)
@@ -155,7 +158,8 @@ def write_tree(
     """Write the files that belong into this host and return their digest.
 
     Args:
-        key: the public key that may log in as root. extra: path in the host -> (content, mode).
+        key: the public key that may log in as root.
+        extra: path in the host -> (content, mode), or (target, :data:`LINK`) for a symbolic link.
     """
     tree = paths.tree
     tree.mkdir(parents=True, exist_ok=True)
@@ -177,16 +181,16 @@ def write_tree(
         ),
         "root/.ssh/authorized_keys": (key.encode(), 0o600),
         "etc/systemd/system/pve-guests.service": (_GUESTS_UNIT.encode(), 0o644),
+        "etc/systemd/system/multi-user.target.wants/pve-guests.service": (b"../pve-guests.service", LINK),
         "usr/share/rackwell-lab/guests": (_GUESTS.encode(), 0o755),
         **extra,
     }
     for name, (content, mode) in wanted.items():
-        files.write(tree / name, content, mode)
-    enabled = tree / "etc/systemd/system/multi-user.target.wants/pve-guests.service"
-    if not enabled.is_symlink():
-        enabled.parent.mkdir(parents=True, exist_ok=True)
-        enabled.symlink_to("../pve-guests.service")
-    keep = {tree / name for name in wanted} | {secret, secret.with_suffix(".pub"), enabled}
+        if mode == LINK:
+            files.link(tree / name, content.decode())
+        else:
+            files.write(tree / name, content, mode)
+    keep = {tree / name for name in wanted} | {secret, secret.with_suffix(".pub")}
     for path in tree.rglob("*"):
         if path not in keep and (path.is_symlink() or not path.is_dir()):
             path.unlink()
@@ -250,7 +254,7 @@ def start(
     overlay = host.rootfs == "overlay"
     arguments = [str(layer), *([str(paths.upper), str(paths.work)] if overlay else ["", ""]), str(paths.rootfs), str(paths.tree)]
     arguments += ["-P", str(instance.lxc), "-n", host.name, "-f", str(config), "-o", str(log), "-l", "INFO", "-d"]
-    command = namespace.command(_START, arguments, cgroup=True, scratch=instance.state / ".root")
+    command = namespace.command(_START, arguments, cgroup=True)
     # the monitor lives on and must not hold a pipe of ours
     with errors.open("w") as sink:
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
@@ -270,7 +274,7 @@ def start(
 
 def write_hook(hook: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
     """The program that LXC runs, also when the host reboots, to fill its /dev."""
-    lines = [f'mknod -m 0666 "$dev/{name}" c {major} {minor}' for name, (major, minor) in nodes.items()]
+    lines = [f'mknod "$dev/{name}" c {major} {minor}' for name, (major, minor) in nodes.items()]
     files.write(hook, '#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n' + "\n".join(lines) + "\n", 0o755)
 
 

@@ -78,7 +78,7 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
             fix=f"lab.py down --purge --name {instance.name}, then up",
         )
     hosts.find(instance, host)
-    hosts.create(paths, host, layer, instance.state)
+    hosts.create(paths, host, layer)
     for suite in record.suites:
         template = cache.template(suite)
         files.link_or_copy(template, paths.shared("vz") / "template/cache" / template.name)

@@ -4,7 +4,7 @@
 Three things of a machine stand in LXC's way, and are mended in that namespace only:
 
 * cgroup v1, or none mounted: inner containers and systemd 257 need cgroup v2 alone, as on Proxmox VE;
-* a bare chroot: its root is no mount point, and LXC's pivot_root refuses that;
+* a chroot: LXC's pivot_root may refuse its root, and no user namespace can be made in it (see enter.py);
 * a container without an init: its processes sit in the root of its cgroup, where no controller can be handed on.
 """
 
@@ -26,21 +26,10 @@ if [ -e $group/cgroup.type ] && [ -n "$(cat $group/cgroup.controllers)" ] && [ -
 fi
 """
 
-_ENTER = """
-new=$1 text=$2; shift 2
-mount --rbind / "$new"; mount --make-rprivate "$new"
-exec chroot "$new" sh -c "$text" sh "$@"
-"""
+_ENTER = ["python3", "-B", str(Path(__file__).with_name("enter.py"))]
 
 
-def root_is_mount_point(mountinfo: str) -> bool:
-    """Whether ``/`` is a mount point, from the text of /proc/self/mountinfo; it is not in a bare chroot."""
-    return any(line.split()[4] == "/" for line in mountinfo.splitlines() if len(line.split()) > 4)
-
-
-def command(
-    script: str, arguments: Sequence[str] = (), *, cgroup: bool = False, build: bool = False, scratch: Path
-) -> list[str]:
+def command(script: str, arguments: Sequence[str] = (), *, cgroup: bool = False, build: bool = False) -> list[str]:
     """The command line that runs a shell script (``$1``... are ``arguments``) in a private mount namespace.
 
     Args:
@@ -48,13 +37,7 @@ def command(
         cgroup: see cgroup v2, and only that, on /sys/fs/cgroup.
         build: end every process of it when the one that started it ends, however it ends, so that no leftover
             goes on writing below a ``*.partial`` that the next run removes. Not for what must outlive us.
-        scratch: a directory that may be made and used as a mount point in a bare chroot.
     """
     text = "set -eu\n" + ("mount -t proc proc /proc\n" if build else "") + (_CGROUP if cgroup else "") + script
-    unshare = ["unshare", "-m"]
-    if build:
-        unshare = ["setpriv", "--pdeathsig", "KILL", *unshare, "-p", "-f", "--kill-child=KILL"]
-    if root_is_mount_point(Path("/proc/self/mountinfo").read_text()):
-        return [*unshare, "--propagation", "private", "sh", "-c", text, "sh", *arguments]
-    scratch.mkdir(parents=True, exist_ok=True)
-    return [*unshare, "--propagation", "unchanged", "sh", "-euc", _ENTER, "sh", str(scratch), text, *arguments]
+    tied = ["setpriv", "--pdeathsig", "KILL", "unshare", "-p", "-f", "--kill-child=KILL"] if build else []
+    return [*tied, *_ENTER, "sh", "-c", text, "sh", *arguments]

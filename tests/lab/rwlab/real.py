@@ -3,19 +3,24 @@
 
 /proc/driver/nvidia and /sys/module are the kernel's own and show in every container by themselves. The hosts get the
 user space of the driver by read-only bind mounts; for the containers it is packed into an installer of the same name
-and flags as NVIDIA's (made by gpu/build.sh from the machine's files), so that the role runs as it does anywhere.
+and flags as NVIDIA's, so that the role runs as it does anywhere.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import stat
+import tempfile
 from pathlib import Path
 
+from rwlab import files
+from rwlab.console import say
 from rwlab.errors import LabError
 from rwlab.paths import SOURCE, Cache
-from rwlab.proc import run, run_long
+from rwlab.proc import run
 
 _VERSION = Path("/proc/driver/nvidia/version")
 # what CUDA and NVML need of the user space; those that a driver branch lacks are left out
@@ -74,11 +79,11 @@ def user_space() -> list[Path]:
     places = {Path(line.rpartition("=> ")[2].strip()).resolve().parent for line in cached.splitlines() if "=> " in line}
     places |= {Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib64"), Path("/usr/local/nvidia/lib64")}
     for library in _LIBRARIES:
-        files = [place / f"{library}.so.{wanted}" for place in sorted(places) if (place / f"{library}.so.{wanted}").exists()]
-        # i386 libraries have the same names; the 64-bit ELF class is byte 4 = 2
-        files = [path for path in files if path.open("rb").read(5)[4:] == b"\x02"]
-        if files:
-            found.append(files[0].resolve())
+        candidates = [place / f"{library}.so.{wanted}" for place in sorted(places)]
+        # i386 libraries have the same names; byte 4 of an ELF file is its class, 2 for 64 bits
+        candidates = [path for path in candidates if path.exists() and path.read_bytes()[4:5] == b"\x02"]
+        if candidates:
+            found.append(candidates[0].resolve())
         elif library in ("libcuda", "libnvidia-ml"):
             raise LabError(
                 "driver-user-space",
@@ -106,19 +111,57 @@ def mounts() -> list[str]:
     return entries
 
 
-def driver(cache: Cache) -> Path | None:
-    """An installer of the machine's own driver files; None while gpu/ cannot make one."""
-    script = SOURCE / "gpu/build.sh"
-    if not script.exists():
-        return None
+def driver(cache: Cache) -> Path:
+    """An installer of this machine's own driver files; it takes the flags that NVIDIA's takes, as the stand-in does."""
     wanted = version()
     target = cache.driver / "real" / f"NVIDIA-Linux-x86_64-{wanted}.run"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        run_long(
-            ["sh", str(script), str(target.parent), wanted, *(str(path) for path in user_space())],
-            cache.logs / f"driver-real-{wanted}.log",
-            "driver",
-            f"packing this machine's own {wanted}",
-        )
+    if target.exists():
+        return target
+    say("driver", f"packing this machine's own {wanted}")
+    work = target.parent / ".partial"
+    shutil.rmtree(work, ignore_errors=True)
+    contents = work / "contents"
+    contents.mkdir(parents=True)
+    for path in user_space():
+        shutil.copyfile(path, contents / path.name)
+    installer = (SOURCE / "gpu/nvidia-installer").read_text().replace("@VERSION@", wanted)
+    (contents / "nvidia-installer").write_text(installer)
+    run(["chmod", "-R", "u=rwX,go=rX", str(contents)])
+    for name in ("nvidia-installer", *_TOOLS):
+        if (contents / name).exists():
+            (contents / name).chmod(0o755)
+    packed = work / "payload.tar"
+    run(["tar", "-C", str(contents), "--owner=0", "--group=0", "-cf", str(packed), "."])
+    files.write(work / "packed.run", _head(packed, wanted), 0o755)
+    with (work / "packed.run").open("ab") as out, packed.open("rb") as payload:
+        shutil.copyfileobj(payload, out)
+    (work / "packed.run").replace(target)
+    shutil.rmtree(work)
     return target
+
+
+def _head(packed: Path, wanted: str) -> str:
+    """The shell part of the installer, from the file that makeself sources for the stand-in (makeself need not be here)."""
+    sums = [run([tool, str(packed)]).stdout.split()[0] for tool in ("md5sum", "sha256sum")]
+    values = {
+        "LABEL": f"This machine's own NVIDIA driver {wanted}, packed by rackwell's laboratory",
+        "archdirname": f"NVIDIA-Linux-x86_64-{wanted}",
+        "filesizes": str(packed.stat().st_size),
+        "MD5sum": sums[0],
+        "SHAsum": sums[1],
+        "COMPRESS": "none",
+        "DATE": "",
+        "SCRIPT": "./nvidia-installer",
+    }
+    source = SOURCE / "gpu/run-header.sh"
+
+    def head(lines: int) -> str:
+        assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in {**values, "SKIP": str(lines)}.items())
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch) / "head"
+            run(["sh", "-c", f"archname={shlex.quote(str(out))}\n{assignments}. {shlex.quote(str(source))}"])
+            return out.read_text()
+
+    # the head says how many lines it has itself; the number does not change how many
+    text = head(head(0).count("\n"))
+    return text.replace("Nothing in here is NVIDIA's.", "The libraries in here are NVIDIA's, of this machine.")

@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
-from rwlab import files, gpus
+from rwlab import files, gpus, hosts
 from rwlab.console import say
 from rwlab.errors import LabError
 from rwlab.paths import REPO, SOURCE, Cache
 from rwlab.proc import run, run_long
-
-# where build.sh leaves what a host has of the driver; the rest of OUTDIR is the installer
-_HOST_TOOLS = "host"
-
 
 def pve_tools(cache: Cache) -> dict[str, tuple[bytes, int]]:
     """pct, pvesh and their library as files of a host."""
@@ -35,9 +30,13 @@ def pve_tools(cache: Cache) -> dict[str, tuple[bytes, int]]:
 def _pve_schema(cache: Cache) -> bytes | None:
     """Proxmox's own API schema, out of the PyPI package fakepve of the development environment."""
     program = SOURCE / "pve/lib/labpve/extract_schema.py"
-    python = REPO / ".venv/bin/python"
     if not program.exists():
         return None
+    recipe = files.digest(program, REPO / "requirements/dev.lock")[:12]
+    target = cache.root / "pve" / f"schema-{recipe}.json"
+    if target.exists():
+        return target.read_bytes()
+    python = REPO / ".venv/bin/python"
     if not python.exists():
         raise LabError(
             "environment-missing",
@@ -46,18 +45,15 @@ def _pve_schema(cache: Cache) -> bytes | None:
             why="it checks its options against the API schema that the package fakepve carries",
             fix="run scripts/setup",
         )
-    recipe = files.digest(program, REPO / "requirements/dev.lock")[:12]
-    target = cache.root / "pve" / f"schema-{recipe}.json"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")
-        run([str(python), "-B", str(program), str(partial)])
-        partial.rename(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_suffix(".partial")
+    run([str(python), "-B", str(program), str(partial)])
+    partial.rename(target)
     return target.read_bytes()
 
 
 def driver(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
-    """The driver's installer, built when its sources changed; its directory also holds the host's own tools.
+    """The driver's installer, built when its sources changed; the same files lie unpacked beside it.
 
     Returns:
         The ``.run`` file; None while gpu/ has no build.sh.
@@ -67,26 +63,24 @@ def driver(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
         return None
     with files.locked(cache.root / ".lock", "cache"):
         target = cache.driver / f"NVIDIA-Linux-x86_64-{version}.run"
-        recipe = files.digest(SOURCE / "gpu", version)
-        note = cache.driver / f"{version}.recipe"
-        if target.exists() and note.exists() and note.read_text().strip() == recipe:
-            return target
-        note.unlink(missing_ok=True)
-        cache.driver.mkdir(parents=True, exist_ok=True)
-        run_long(["sh", str(script), str(cache.driver), version], cache.logs / f"driver-{version}.log", "driver", f"building the stand-in {version}")
-        if not target.exists():
-            raise LabError("driver-build", "gpu/build.sh made no installer", where=str(target))
-        files.write(note, recipe + "\n")
+        command = ["sh", str(script), str(cache.driver), version]
+        # it does nothing when all is there from these sources
+        if target.exists():
+            run(command)
+        else:
+            run_long(command, cache.logs / f"driver-{version}.log", "driver", f"building the stand-in {version}")
         return target
 
 
 def driver_tools(cache: Cache, version: str = gpus.DRIVER_VERSION) -> dict[str, tuple[bytes, int]]:
-    """The user-space part of the driver that the host itself has (nvidia-smi and its library)."""
-    root = cache.driver / f"{_HOST_TOOLS}-{version}"
-    found = {}
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            found[str(path.relative_to(root))] = (path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
+    """The user-space part of the driver that a host itself has: nvidia-smi and the libraries."""
+    found: dict[str, tuple[bytes, int]] = {}
+    for path in sorted((cache.driver / version).glob("*")):
+        place = f"usr/bin/{path.name}" if path.name == "nvidia-smi" else f"usr/lib/x86_64-linux-gnu/{path.name}"
+        if path.is_symlink():
+            found[place] = (str(path.readlink()).encode(), hosts.LINK)
+        elif path.name == "nvidia-smi" or ".so." in path.name:
+            found[place] = (path.read_bytes(), 0o755)
     return found
 
 
