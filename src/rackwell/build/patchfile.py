@@ -75,6 +75,8 @@ def parse(data: bytes) -> list[FilePatch]:
         PatchError: malformed, empty, a file twice, a path outside the tree, or a kind of change that is not supported.
     """
     lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
     files: list[FilePatch] = []
     index = 0
     while index < len(lines):
