@@ -80,10 +80,6 @@ def _keywords(source: Source, call: ast.Call, local: dict[str, ast.expr]) -> dic
                     options["default"] = source.value(keyword.value, local)
                 except UnresolvableError:
                     options["default"] = None
-            case "choices":
-                # the order of a set is not the order of its source: sort, so that the usage text is stable
-                choices = source.value(keyword.value, local)
-                options["choices"] = sorted(choices) if isinstance(keyword.value, ast.Set) else choices
             case None:
                 raise UnresolvableError(f"{source.path}:{call.lineno}: ** in add_argument")
             case name:
