@@ -186,15 +186,16 @@ def bench_window(telemetry: Optional[Mapping[str, Any]], duration: float) -> Opt
     The client prints its start line, flushes the server's cache, sleeps for a second and starts its clock; it stops the
     clock, counts tokens and prints the head of its result. Both lines are stamped by the recorder.
     """
-    seen = ((telemetry or {}).get("window") or {}).get("start")
+    seen = (telemetry or {}).get("window_start")
     if telemetry is None or not isinstance(seen, (int, float)):
         return None
     start = seen + bench_client.PAUSE_S
     closed = bench_telemetry.find_line(telemetry, bench_client.END_PATTERN)
-    began = telemetry.get("started_unix")
+    clock = telemetry.get("clock") or {}
+    wall = clock["wall"] + start - clock["monotonic"] if {"wall", "monotonic"} <= set(clock) else None
     return {
         "start": start,
-        "start_utc": utc(began + start) if isinstance(began, (int, float)) else None,
+        "start_utc": None if wall is None else utc(wall),
         "duration_s": duration,
         "uncertainty_s": None if closed is None else round(max(closed - duration - start, 0.0), 3),
     }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU telemetry of one benchmark window: statistics from all samples, and a series thin enough to travel and to plot.
 
-Input is ``rackwell.telemetry/1`` as the probe's recorder writes it: times are seconds of one monotonic clock since the
-record's start. The window's edges are on the same clock, so nothing before or after the load is counted.
+Input is ``rackwell.telemetry/1`` as the probe's recorder writes it: all times are seconds of one monotonic clock. The
+window's edges are on the same clock, so nothing before or after the load is counted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 MAX_HZ = 5.0
 MAX_SAMPLES = 600
 
-MIB = 2**20
-
-#: quantity -> (key of a sample, divisor, decimals kept in the series)
-SERIES = {
-    "power_w": ("power_w", 1, 1),
-    "utilization_pct": ("utilization", 1, 0),
-    "memory_used_mib": ("memory_used", MIB, 0),
-    "temperature_c": ("temperature_c", 1, 0),
-    "sm_clock_mhz": ("sm_clock_mhz", 1, 0),
-}
+#: quantity of each sample -> decimals kept in the series
+SERIES = {"power_w": 1, "utilization_pct": 0, "memory_used_mib": 0, "temperature_c": 0, "sm_clock_mhz": 0}
 
 _Pair = Tuple[float, float]
 
@@ -81,9 +73,9 @@ def _energy(
     samples: Sequence[Mapping[str, Any]], gpu: int, start: float, end: float, power: Optional[float]
 ) -> Tuple[Optional[float], str]:
     """Joules in the window: from the device's counter where it covers the edges, else from the mean power."""
-    counter = [(float(s["t"]), v) for s in samples for v in [_value(s, gpu, "energy_j")] if v is not None]
+    counter = [(float(s["t"]), v) for s in samples for v in [_value(s, gpu, "energy_mj")] if v is not None]
     if len(counter) >= 2 and counter[0][0] <= start and counter[-1][0] >= end and counter[-1][1] > counter[0][1]:
-        return at(counter, end) - at(counter, start), "counter"
+        return (at(counter, end) - at(counter, start)) / 1e3, "counter"
     return (power * (end - start), "power") if power is not None else (None, "none")
 
 
@@ -92,25 +84,24 @@ def reduce(record: Mapping[str, Any], start: float, duration: float) -> Dict[str
 
     Args:
         record: ``rackwell.telemetry/1``.
-        start: when the window opens, on the record's clock. duration: seconds.
+        start: monotonic time at which the window opens. duration: seconds.
 
     Returns:
         ``t`` (seconds from the window's start), and for each GPU its series over ``t``, and mean, highest and energy
         over the window from *all* samples in it. Absent readings are None.
     """
-    telemetry = record.get("telemetry") or {}
     end = start + duration
-    every = sorted(telemetry.get("samples") or [], key=lambda s: float(s["t"]))
+    every = sorted(record.get("samples") or [], key=lambda s: float(s["t"]))
     inside = [s for s in every if start <= float(s["t"]) <= end]
     buckets = min(len(inside), MAX_SAMPLES, max(1, math.ceil(duration * MAX_HZ))) if inside else 0
     width = duration / buckets if buckets else 0.0
     gpus = [
         _gpu(device, place, every, inside, (start, end, buckets, width))
-        for place, device in enumerate(telemetry.get("devices") or [])
+        for place, device in enumerate(record.get("devices") or [])
     ]
     joules = [g["energy_j"] for g in gpus if g["energy_j"] is not None]
     return {
-        "driver_version": telemetry.get("driver_version"),
+        "driver_version": record.get("driver_version"),
         "samples": len(inside),
         "hz": round(len(inside) / duration, 2) if duration > 0 else 0.0,
         "t": [round((i + 0.5) * width, 3) for i in range(buckets)],
@@ -129,17 +120,16 @@ def _gpu(
     start, end, buckets, width = window
     times = [float(s["t"]) for s in inside]
     limits = [v for s in inside for v in [_value(s, place, "power_limit_w")] if v is not None]
-    total = device.get("memory_total")
     gpu = {
         "index": device.get("index", place),
         "uuid": device.get("uuid"),
         "name": device.get("name"),
         "bus_id": device.get("bus_id"),
-        "memory_total_mib": None if total is None else round(total / MIB),
+        "memory_total_mib": device.get("memory_total_mib"),
         "power_limit_w": min(limits) if limits else device.get("power_limit_w"),
     }  # type: Dict[str, Any]
-    for name, (key, divisor, decimals) in SERIES.items():
-        values = [None if v is None else v / divisor for v in (_value(s, place, key) for s in inside)]
+    for name, decimals in SERIES.items():
+        values = [_value(s, place, name) for s in inside]
         pairs = [(times[i], v) for i, v in enumerate(values) if v is not None]
         mean = mean_over(pairs, start, end)
         series = thin(times, values, buckets, start, width) if buckets else []

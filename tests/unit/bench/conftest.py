@@ -13,6 +13,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, 
 
 from rackwell.bench.result import BenchResult, ProfileRef, Release, assemble
 
+#: Where the monotonic clock of made-up records stands when the command starts.
+ORIGIN = 5000.0
 DATA = Path(__file__).parent / "data"
 OPTIONS: dict[str, Any] = {
     "run_id": "r1",
@@ -71,15 +73,15 @@ def record(
             {
                 "power_w": round(power(t, g), 3),
                 "power_limit_w": limit,
-                "utilization": 97 if power(t, g) > 150 else 0,
-                "memory_used": (91 * 1024 + g) * 2**20,
+                "utilization_pct": 97 if power(t, g) > 150 else 0,
+                "memory_used_mib": 91 * 1024 + g,
                 "temperature_c": round(38 + power(t, g) / 20),
                 "sm_clock_mhz": 2400,
-                "energy_j": round(energy[g], 3) if counter else None,
+                "energy_mj": round(energy[g] * 1e3) if counter else None,
             }
             for g in range(gpus)
         ]
-        samples.append({"t": t, "gpus": readings})
+        samples.append({"t": ORIGIN + t, "gpus": readings})
     devices = [
         {
             "index": g,
@@ -87,22 +89,20 @@ def record(
             "bus_id": f"0000:{g + 1:02x}:00.0",
             "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
             "power_limit_w": limit,
-            "memory_total": 97887 * 2**20,
+            "memory_total_mib": 97887,
         }
         for g in range(gpus)
     ]
     return {
         "schema": "rackwell.telemetry/1",
         "exit_code": 0,
-        "started_unix": 1796000000.0,
-        "window": {"start": start, "end": seconds},
-        "lines": [{"t": start, "text": "Warmup completed with 2 sequences. Starting main benchmark run..."}],
-        "telemetry": {
-            "available": True,
-            "driver_version": "595.58.03",
-            "devices": devices,
-            "samples": samples,
-        },
+        "clock": {"monotonic": ORIGIN, "wall": 1796000000.0},
+        "window_start": ORIGIN + start,
+        "lines": [{"t": ORIGIN + start, "text": "Warmup completed with 2 sequences. Starting main benchmark run..."}],
+        "telemetry": {"available": True, "why": None},
+        "driver_version": "595.58.03",
+        "devices": devices,
+        "samples": samples,
     }
 
 
@@ -132,7 +132,7 @@ def point(
         busy = 2.0 <= t <= 2.0 + seconds
         return 88.0 if not busy else watts + 9 * math.sin(t * 1.7 + gpu) + 4 * gpu
 
-    telemetry = bench_telemetry.reduce(record(power, seconds=seconds + 4, start=1.0), 2.0, seconds)
+    telemetry = bench_telemetry.reduce(record(power, seconds=seconds + 4, start=1.0), ORIGIN + 2.0, seconds)
     received = round(output * seconds)
     return {
         "schema": "rackwell.bench_point/1",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.rackwell.gpu.plugins.module_utils import bench_reading, bench_telemetry
 
-from .conftest import record
+from .conftest import ORIGIN, record
 
 
 def step(t: float, _gpu: int) -> float:
@@ -18,7 +18,7 @@ def step(t: float, _gpu: int) -> float:
 
 @pytest.fixture
 def reduced() -> dict[str, Any]:
-    return bench_telemetry.reduce(record(step, seconds=60, start=9), 10.0, 30.0)
+    return bench_telemetry.reduce(record(step, seconds=60, start=9), ORIGIN + 10.0, 30.0)
 
 
 def test_idle_before_and_after_the_load_is_not_counted(reduced: dict[str, Any]) -> None:
@@ -30,7 +30,7 @@ def test_idle_before_and_after_the_load_is_not_counted(reduced: dict[str, Any]) 
 
 def test_a_sample_after_the_load_would_say_otherwise() -> None:
     """The story's error: 14.5 % of the limit, read when the load was over."""
-    after = bench_telemetry.reduce(record(step, seconds=60, start=9), 45.0, 10.0)
+    after = bench_telemetry.reduce(record(step, seconds=60, start=9), ORIGIN + 45.0, 10.0)
     assert after["gpus"][0]["power_w"]["mean"] / 600.0 == pytest.approx(0.147, abs=0.003)
 
 
@@ -40,13 +40,15 @@ def test_energy_comes_from_the_counter(reduced: dict[str, Any]) -> None:
 
 
 def test_energy_without_a_counter_is_the_integral_of_power() -> None:
-    reduced = bench_telemetry.reduce(record(step, seconds=60, start=9, counter=False), 10.0, 30.0)
+    reduced = bench_telemetry.reduce(record(step, seconds=60, start=9, counter=False), ORIGIN + 10.0, 30.0)
     assert {gpu["energy_source"] for gpu in reduced["gpus"]} == {"power"}
     assert reduced["energy_j"] == pytest.approx(8 * 250 * 30, rel=0.001)
 
 
 def test_a_long_run_travels_thin_and_keeps_its_mean() -> None:
-    reduced = bench_telemetry.reduce(record(lambda t, _g: 100 + t / 10, seconds=900, start=0, gpus=1), 0.0, 900.0)
+    reduced = bench_telemetry.reduce(
+        record(lambda t, _g: 100 + t / 10, seconds=900, start=0, gpus=1), ORIGIN + 0.0, 900.0
+    )
     power = reduced["gpus"][0]["power_w"]
     assert len(reduced["t"]) == len(power["series"]) == bench_telemetry.MAX_SAMPLES
     assert reduced["samples"] == 4501
@@ -55,16 +57,16 @@ def test_a_long_run_travels_thin_and_keeps_its_mean() -> None:
 
 
 def test_fast_sampling_is_thinned_to_5_hz() -> None:
-    reduced = bench_telemetry.reduce(record(step, seconds=20, start=9, hz=50, gpus=1), 10.0, 10.0)
+    reduced = bench_telemetry.reduce(record(step, seconds=20, start=9, hz=50, gpus=1), ORIGIN + 10.0, 10.0)
     assert (reduced["samples"], len(reduced["t"])) == (501, 50)
 
 
 def test_unreadable_quantities_are_none_not_zero() -> None:
     raw = record(step, seconds=20, start=9, gpus=2)
-    for sample in raw["telemetry"]["samples"]:
+    for sample in raw["samples"]:
         sample["gpus"][1]["power_w"] = None
-        sample["gpus"][1]["energy_j"] = None
-    reduced = bench_telemetry.reduce(raw, 10.0, 5.0)
+        sample["gpus"][1]["energy_mj"] = None
+    reduced = bench_telemetry.reduce(raw, ORIGIN + 10.0, 5.0)
     broken = reduced["gpus"][1]
     assert broken["power_w"]["mean"] is None
     assert set(broken["power_w"]["series"]) == {None}
@@ -81,14 +83,14 @@ def test_no_nvml_gives_an_empty_telemetry() -> None:
 def test_the_window_opens_when_the_client_starts_its_clock() -> None:
     """The client sleeps for a second between its start line and its clock."""
     raw = record(step, seconds=60, start=9)
-    raw["lines"].append({"t": 40.25, "text": "============ Serving Benchmark Result ============"})
+    raw["lines"].append({"t": ORIGIN + 40.25, "text": "============ Serving Benchmark Result ============"})
     window = bench_reading.bench_window(raw, 30.0)
     assert window is not None
-    assert window["start"] == 10.0
+    assert window["start"] == ORIGIN + 10.0
     assert window["uncertainty_s"] == 0.25
     assert window["start_utc"] == "2026-11-30T00:53:30.000Z"
 
 
 def test_a_client_that_never_started_has_no_window() -> None:
-    assert bench_reading.bench_window({"window": {"start": None}}, 1.0) is None
+    assert bench_reading.bench_window({"window_start": None}, 1.0) is None
     assert bench_reading.bench_window(None, 1.0) is None
