@@ -119,11 +119,12 @@ class Reading:
         packed = self.path("out.jsonl.gz")
         if os.path.exists(packed):
             with gzip.open(packed, "rt", encoding="utf-8") as stream:
-                return bench_client.parse_output(stream.read())
-        line = bench_client.parse_output(bench_unit.read_text(self.path("out.jsonl")))
+                stored = bench_client.parse_output(stream.read())  # type: Optional[Dict[str, Any]]
+                return stored
+        line = bench_client.parse_output(bench_unit.read_text(self.path("out.jsonl")))  # type: Optional[Dict[str, Any]]
         if line is None:
             return None
-        line = bench_client.scrub(line)
+        line = dict(bench_client.scrub(line))
         with gzip.open(packed + ".partial", "wt", encoding="utf-8", compresslevel=6) as stream:
             stream.write(json.dumps(line) + "\n")
         os.replace(packed + ".partial", packed)
@@ -150,12 +151,13 @@ class Reading:
 
     def _died(self) -> Dict[str, str]:
         """The reason that outranks all others."""
-        return bench_client.reason(
+        found = bench_client.reason(
             "server-crashed",
             "the server died during the measurement at concurrency %d" % self.options["concurrency"],
             "its unit was started anew, or nothing listens on its port any more",
             "read `journalctl -u %s`; the last lines of it are in the result" % self.server.unit,
-        )
+        )  # type: Dict[str, str]
+        return found
 
     def _without_numbers(self, ended: str, status: str, restarted: bool, more: Dict[str, Any]) -> Dict[str, Any]:
         """A client that left no numbers: the server's death, the deadline, or its own failure."""

@@ -63,7 +63,7 @@ def record(
     """A made-up ``rackwell.telemetry/1``: GPU g draws power(t, g) watts; the energy counter integrates it."""
     samples = []
     energy = [1000.0 * g for g in range(gpus)]
-    steps = 20
+    steps = 4
     for i in range(int(seconds * hz) + 1):
         t = i / hz
         if i:
@@ -239,13 +239,13 @@ def run(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def story() -> BenchResult:
     """The story's sweep as a valid run."""
     return run([point(streams, rates) for streams, rates in STORY.items()])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def baseline() -> BenchResult:
     """An earlier run of the same sweep, slower."""
     rates = {256: (880.0, 420.0, 700.0), 512: (1100.0, 515.0, 900.0), 1024: (1180.0, 540.0, 980.0)}
