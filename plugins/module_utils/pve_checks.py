@@ -16,7 +16,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import (
     make_node_command,
     read_gpus,
 )
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import Finding, PveProblem
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import Finding, PveError
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 # device node -> driver name in /proc/devices
@@ -52,21 +52,23 @@ def check(
     at = places or Places()
     findings: list[Finding] = []
     loaded = {name: os.path.isdir(os.path.join(at.sysfs, name)) for name in modules}
-    for name in [name for name in modules if not loaded[name]]:
-        findings.append(
-            Finding(
-                "module-not-loaded",
-                f"kernel module {name} is not loaded",
-                os.path.join(at.sysfs, name),
-                "the directory is absent",
-                f"modprobe {name}; and 'echo {name} >> /etc/modules-load.d/nvidia.conf' so that it is there after a reboot",
-            )
-        )
     version, flavour = kernel_version(at.nvidia, at.sysfs)
+    # without any driver that is the one problem to tell; its module is the cause, not a second one
+    findings += [
+        Finding(
+            "module-not-loaded",
+            f"kernel module {name} is not loaded",
+            os.path.join(at.sysfs, name),
+            "the directory is absent",
+            f"modprobe {name}; echo {name} >> /etc/modules-load.d/nvidia.conf loads it after a reboot too",
+        )
+        for name in modules
+        if not loaded[name] and (name != "nvidia" or version)
+    ]
     found_gpus: list[Gpu] = []
     try:
         found_gpus = read_gpus(at.nvidia)
-    except PveProblem as error:
+    except PveError as error:
         findings.append(error.finding)
     findings += _driver(version, flavour, driver_version, found_gpus, at)
     hmm, hmm_findings = _hmm(disable_hmm, at)
@@ -116,8 +118,9 @@ def _driver(
                 "driver-version",
                 f"the kernel module is {version}, declared is {declared}",
                 where,
-                "user space and module must be the same full version, so a container built for the declaration would not work",
-                f"set pve_host_driver_version and nvidia_userspace_version to {version}; or install {declared} on the host and reboot",
+                "the user space in a container must be the very version of the module, and would not be",
+                f"set pve_host_driver_version and nvidia_userspace_version to {version}; "
+                f"or install {declared} on the host and reboot",
             )
         )
     blackwell = [gpu.model for gpu in gpus if "Blackwell" in gpu.model]
@@ -150,8 +153,8 @@ def _hmm(disable: bool, at: Places) -> tuple[Optional[bool], list[Finding]]:
             "nvidia_uvm has HMM on",
             file,
             f"found '{value}': CUDA then fails in containers with CUDA_ERROR_NOT_INITIALIZED, and peer copies can hang",
-            "echo 'options nvidia_uvm uvm_disable_hmm=1' > /etc/modprobe.d/nvidia-uvm.conf; update-initramfs -u -k all; reboot "
-            "(the option is read when the module is loaded)",
+            "echo 'options nvidia_uvm uvm_disable_hmm=1' > /etc/modprobe.d/nvidia-uvm.conf; "
+            "update-initramfs -u -k all; reboot (the option is read when the module is loaded)",
         )
     ]
 
@@ -180,7 +183,7 @@ def _nodes(paths: Sequence[str], at: Places) -> tuple[dict[str, dict[str, Any]],
                     f"device node {path} is not usable",
                     path,
                     wrong,
-                    f"{make_node_command(path)}; make it before the guests start, by a unit that is ordered before pve-guests.service",
+                    f"{make_node_command(path)}; a unit ordered before pve-guests.service makes it after a reboot too",
                 )
             )
             continue

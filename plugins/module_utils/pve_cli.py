@@ -52,7 +52,7 @@ class Pve:
         """JSON of an API path.
 
         Raises:
-            PveProblem: `pvesh` failed or printed no JSON.
+            PveError: `pvesh` failed or printed no JSON.
         """
         words = [self.pvesh, "get", path, *options, "--output-format", "json"]
         rc, out, err = self.run(words)
@@ -76,7 +76,7 @@ class Pve:
         """Whether this node has a container of this number.
 
         Raises:
-            PveProblem: the number is a virtual machine's, or a guest's of another node.
+            PveError: the number is a virtual machine's, or a guest's of another node.
         """
         for row in self.get("/cluster/resources", "--type", "vm"):
             if int(row["vmid"]) != vmid:
@@ -147,7 +147,7 @@ class Pve:
         """Wait until the container's systemd is ``running`` or ``degraded`` and return which.
 
         Raises:
-            PveProblem: it did not get there in time.
+            PveError: it did not get there in time.
         """
         deadline = time.monotonic() + seconds
         while True:

@@ -47,9 +47,8 @@ def print_properties(kind: str, parts: Mapping[str, str]) -> str:
     """The parts as PVE writes them: the unnamed one, ``name``, then by name."""
     default = DEFAULT_KEYS.get(kind)
     words = [parts[default]] if default and default in parts else []
-    for name in sorted(parts, key=lambda name: (name != "name", name)):
-        if name != default:
-            words.append(f"{name}={parts[name]}")
+    rest = sorted((name for name in parts if name != default), key=lambda name: (name != "name", name))
+    words += [f"{name}={parts[name]}" for name in rest]
     return ",".join(words)
 
 
@@ -80,7 +79,7 @@ class Conf:
 
     @classmethod
     def from_api(cls, rows: Iterable[Mapping[str, Any]]) -> Conf:
-        """From the rows of ``/nodes/N/lxc/ID/pending``: ``{key, value, pending, delete}``; numbers may come as numbers."""
+        """From the rows of ``/nodes/N/lxc/ID/pending``: ``{key, value, pending, delete}``."""
         current, pending, deleted = {}, {}, set()
         for row in rows:
             key = str(row["key"])

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import problem
 
@@ -69,11 +69,11 @@ def read_gpus(proc: str = PROC) -> list[Gpu]:
     return sorted(found, key=lambda gpu: gpu.bus_id)
 
 
-def choose(wanted: Union[str, Sequence[str]], gpus: Sequence[Gpu]) -> list[Gpu]:
+def choose(wanted: Any, gpus: Sequence[Gpu]) -> list[Gpu]:
     """The declared GPUs (``all``, or bus ids and UUIDs), by bus id.
 
     Raises:
-        PveProblem: one of them is not there, or there are none at all.
+        PveError: one of them is not there, or there are none at all.
     """
     present = ", ".join(f"{gpu.bus_id} ({gpu.uuid})" for gpu in gpus) or "none"
     if wanted == "all":
@@ -88,6 +88,14 @@ def choose(wanted: Union[str, Sequence[str]], gpus: Sequence[Gpu]) -> list[Gpu]:
         return list(gpus)
     if isinstance(wanted, str):
         wanted = [wanted]
+    if not isinstance(wanted, (list, tuple)) or not all(isinstance(name, str) for name in wanted):
+        raise problem(
+            "gpus-invalid",
+            "the declared GPUs are no list",
+            "pve_container_gpus",
+            f"found {wanted!r}",
+            "declare the word all, or a list of PCI bus ids (0000:01:00.0) and GPU UUIDs",
+        )
     found = []
     for name in wanted:
         match = next((gpu for gpu in gpus if name.lower() in (gpu.uuid.lower(), gpu.bus_id, *_short(gpu.bus_id))), None)

@@ -172,7 +172,7 @@ def _entries(
     owned: Callable[[Mapping[str, str]], bool],
     hotplug: bool,
 ) -> list[Change]:
-    """Numbered entries, matched by what they are (path, target) and not by their number: a removed one moves no other."""
+    """Numbered entries, matched by what they are (path, target), not by number: a removed one moves no other."""
     have = {key: value for key, value in conf.effective().items() if kind_of(key) == kind}
     slots: dict[str, str] = {}
     found = []
@@ -207,9 +207,9 @@ def _entries(
 def _being_removed(conf: Conf, kind: str, parts: Mapping[str, str]) -> Optional[str]:
     """The key of the same entry that waits for its removal."""
     for key in sorted(conf.deleted):
-        text = conf.current.get(key, "")
+        text: str = conf.current.get(key, "")
         if kind_of(key) == kind and meaning(kind, parse_properties(kind, text)) == meaning(kind, parts):
-            return key
+            return str(key)
     return None
 
 

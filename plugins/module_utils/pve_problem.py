@@ -26,7 +26,7 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-class PveProblem(Exception):
+class PveError(Exception):
     """Ends the work of a module; carries the finding and what else the module returns with it."""
 
     def __init__(self, finding: Finding, **extra: object) -> None:
@@ -35,6 +35,6 @@ class PveProblem(Exception):
         self.extra = extra
 
 
-def problem(code: str, what: str, where: str = "", why: str = "", fix: str = "", **extra: object) -> PveProblem:
-    """A :class:`PveProblem` from its parts."""
-    return PveProblem(Finding(code, what, where, why, fix), **extra)
+def problem(code: str, what: str, where: str = "", why: str = "", fix: str = "", **extra: object) -> PveError:
+    """A :class:`PveError` from its parts."""
+    return PveError(Finding(code, what, where, why, fix), **extra)

@@ -14,12 +14,12 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import POLL_S
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf, lines
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import device_problem, make_node_command
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, applied, as_options, foreign, refused
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveProblem, problem
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError, problem
 
 CONSENT = "pve_container_allow_restart"
 
 
-class Interrupted(Exception):
+class StopError(Exception):
     """A signal asked the module to end."""
 
 
@@ -32,7 +32,7 @@ def check_sources(
     """What the declaration takes from the host is there.
 
     Raises:
-        PveProblem: naming every device node that is missing, or the first other thing.
+        PveError: naming every device node that is missing, or the first other thing.
     """
     missing = {path: wrong for path, wrong in ((path, device_problem(path)) for path in devices) if wrong}
     if missing:
@@ -67,7 +67,7 @@ def check_creation(pve: Pve, template: str, storage: str, disk_size: int) -> Non
     """Storage with space and template are there.
 
     Raises:
-        PveProblem: one of them is not.
+        PveError: one of them is not.
     """
     stores = {row["storage"]: row for row in pve.get(f"/nodes/{pve.node}/storage")}
     for name, option in ((storage, "pve_container_storage"), (template.partition(":")[0], "pve_container_template")):
@@ -105,7 +105,7 @@ def check_ours(conf: Conf, vmid: int, hostname: str, node: str) -> None:
     """The existing container is rackwell's.
 
     Raises:
-        PveProblem: it is somebody else's.
+        PveError: it is somebody else's.
     """
     why = foreign(conf, hostname)
     if why:
@@ -114,7 +114,7 @@ def check_ours(conf: Conf, vmid: int, hostname: str, node: str) -> None:
             f"container {vmid} exists and is not rackwell's {hostname}",
             f"{node}: container {vmid}",
             why + "; it was not touched",
-            "choose a free pve_container_vmid; or, if this container is to be taken over, give it the tag 'rackwell' and the declared hostname",
+            "choose a free pve_container_vmid; or, to have it taken over, give it the tag 'rackwell' and that hostname",
         )
 
 
@@ -122,7 +122,7 @@ def check_fixed(conf: Conf, want: Wanted, vmid: int, node: str, storage: str, di
     """Nothing is declared that only a new container can have.
 
     Raises:
-        PveProblem: naming every such option.
+        PveError: naming every such option.
     """
     found = refused(conf, want, storage, disk_size)
     if not found:
@@ -139,11 +139,18 @@ def check_fixed(conf: Conf, want: Wanted, vmid: int, node: str, storage: str, di
     )
 
 
-def check_consent(vmid: int, node: str, todo: Sequence[Change], waiting: Sequence[str], allowed: bool) -> None:
+def check_consent(
+    vmid: int,
+    node: str,
+    todo: Sequence[Change],
+    waiting: Sequence[str],
+    allowed: bool,
+    diffs: Sequence[Mapping[str, str]] = (),
+) -> None:
     """A restart that is needed is allowed.
 
     Raises:
-        PveProblem: it is not; nothing was touched.
+        PveError: it is not; nothing was touched.
     """
     if allowed:
         return
@@ -153,9 +160,12 @@ def check_consent(vmid: int, node: str, todo: Sequence[Change], waiting: Sequenc
         "restart-needed",
         f"the container must be restarted for: {', '.join(reasons)}",
         f"{node}: container {vmid}",
-        "a restart ends everything that runs in it, the inference server included, and loads the model again; nothing was changed",
-        f"set {CONSENT}: true (or -e {CONSENT}=true) when that is acceptable, and run again: the changes are then made and the container restarted",
+        "a restart ends everything that runs in it, the inference server included, which then loads its model again; "
+        "nothing was changed",
+        f"when that is acceptable, set {CONSENT}: true (or -e {CONSENT}=true) and run again: "
+        "the changes are made and the container is restarted",
         restart_required=True,
+        diff=list(diffs),
         pending=sorted({*waiting, *(c.key for c in todo if c.restart)}),
     )
 
@@ -170,10 +180,10 @@ def creation_options(want: Wanted, storage: str, disk_size: int) -> dict[str, st
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ending signals become :class:`Interrupted`."""
+    """Ending signals become :class:`StopError`."""
 
     def stop(number: int, _frame: object) -> None:
-        raise Interrupted(signal.Signals(number).name)
+        raise StopError(signal.Signals(number).name)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -187,7 +197,7 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
     """A new container that runs; when that fails, what this call made is destroyed again.
 
     Raises:
-        PveProblem: with what became of the container.
+        PveError: with what became of the container.
     """
     with interruptible():
         try:
@@ -210,7 +220,7 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
                     f"exit {rc}: {text[-1500:]}",
                     "see what it says, then run again",
                 )
-        except Interrupted as signal_name:
+        except StopError as signal_name:
             raise _after_removal(
                 pve,
                 vmid,
@@ -222,11 +232,11 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
                     "run again",
                 ),
             ) from None
-        except PveProblem as error:
+        except PveError as error:
             raise _after_removal(pve, vmid, error) from None
 
 
-def _after_removal(pve: Pve, vmid: int, error: PveProblem) -> PveProblem:
+def _after_removal(pve: Pve, vmid: int, error: PveError) -> PveError:
     """The same problem, saying what became of the half-made container."""
     told = remove(pve, vmid)
     found = error.finding
@@ -241,7 +251,7 @@ def remove(pve: Pve, vmid: int) -> str:
         if "lock" in pve.conf(vmid).current:
             pve.act("unlock", vmid)
         rc, text = pve.act("destroy", vmid, "--force", "1", "--purge", "1")
-    except PveProblem as error:
+    except PveError as error:
         rc, text = 1, error.finding.what
     return (
         "the container made by this run was destroyed again"
@@ -254,7 +264,7 @@ def settle_creation(pve: Pve, vmid: int, hostname: str, seconds: int, check_mode
     """Whether the container exists, after a creation of it by someone else has ended or left its half-made rest.
 
     Raises:
-        PveProblem: another creation goes on for longer than ``seconds``; or what is locked is not ours.
+        PveError: another creation goes on for longer than ``seconds``; or what is locked is not ours.
     """
     deadline = time.monotonic() + seconds
     while pve.exists(vmid):
@@ -294,7 +304,7 @@ def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: 
     """Make the changes, and restart or start the container; return to what was when it does not come back.
 
     Raises:
-        PveProblem: `pct set` refused them (nothing changed), or the container failed with them (and was set back).
+        PveError: `pct set` refused them (nothing changed), or the container failed with them (and was set back).
     """
     if todo:
         rc, text = pve.set(vmid, todo)
@@ -314,7 +324,7 @@ def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: 
         try:
             pve.wait_for_systemd(vmid, seconds)
             return
-        except PveProblem as error:
+        except PveError as error:
             why = error.finding.why
     if not todo or not running:
         raise problem(
@@ -339,7 +349,7 @@ def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: 
 
 def _set_back(pve: Pve, vmid: int, todo: Sequence[Change], seconds: int) -> bool:
     """Undo the changes and start; whether it runs again."""
-    with contextlib.suppress(PveProblem):
+    with contextlib.suppress(PveError):
         rc, _ = pve.set(vmid, [change.inverse() for change in todo])
         if rc != 0:
             return False
@@ -354,11 +364,29 @@ def _set_back(pve: Pve, vmid: int, todo: Sequence[Change], seconds: int) -> bool
 # ssh ---------------------------------------------------------------------------------------
 
 
-def has_key(pve: Pve, vmid: int, public_key: str) -> bool:
-    """Whether root's authorized_keys has the key already; the comment does not matter."""
+def key_lines(text: str) -> list[str]:
+    """The keys of a public key file.
+
+    Raises:
+        PveError: it holds no public key, or something else.
+    """
+    found = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not found or any(not _key_parts(line) for line in found):
+        raise problem(
+            "ssh-key-invalid",
+            "the declared ssh key is no public key",
+            "pve_container_ssh_public_key_file",
+            "its lines do not have the form 'ssh-ed25519 AAAA… comment'",
+            "name the .pub file; ssh-keygen -t ed25519 makes a pair",
+        )
+    return found
+
+
+def missing_keys(pve: Pve, vmid: int, wanted: Sequence[str]) -> list[str]:
+    """Those of the keys that root's authorized_keys does not have; comments and options do not matter."""
     rc, out, _ = pve.inside(vmid, ["cat", "/root/.ssh/authorized_keys"])
-    wanted = public_key.split()[:2]
-    return rc == 0 and any(wanted == _key_parts(line) for line in out.splitlines())
+    there = [_key_parts(line) for line in out.splitlines()] if rc == 0 else []
+    return [line for line in wanted if _key_parts(line) not in there]
 
 
 def _key_parts(line: str) -> list[str]:
@@ -370,17 +398,17 @@ def _key_parts(line: str) -> list[str]:
     return []
 
 
-def put_key(pve: Pve, vmid: int, public_key: str) -> None:
-    """Append the key to root's authorized_keys.
+def put_keys(pve: Pve, vmid: int, keys: Sequence[str]) -> None:
+    """Append keys to root's authorized_keys.
 
     Raises:
-        PveProblem: the container refused it.
+        PveError: the container refused it.
     """
     script = (
         "umask 077; mkdir -p /root/.ssh && chmod 700 /root/.ssh && "
         'f=/root/.ssh/authorized_keys; [ ! -s $f ] || [ -z "$(tail -c1 $f)" ] || echo >> $f; cat >> $f && chmod 600 $f'
     )
-    rc, out, err = pve.inside(vmid, ["sh", "-c", script], data=public_key.strip() + "\n")
+    rc, out, err = pve.inside(vmid, ["sh", "-c", script], data="".join(key + "\n" for key in keys))
     if rc != 0:
         raise problem(
             "ssh-key-failed",
@@ -395,7 +423,7 @@ def host_keys(pve: Pve, vmid: int) -> list[str]:
     """The public host keys of the container's ssh server, as ``type key``.
 
     Raises:
-        PveProblem: there are none.
+        PveError: there are none.
     """
     rc, out, err = pve.inside(vmid, ["sh", "-c", "cat /etc/ssh/ssh_host_*_key.pub"])
     found = sorted(" ".join(line.split()[:2]) for line in out.splitlines() if line.startswith(("ssh-", "ecdsa-")))

@@ -30,7 +30,8 @@ options:
     type: str
     required: true
   template:
-    description: Volume of the template, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst). Used at creation.
+    description:
+      - Volume of the template, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst). Used at creation.
     type: str
     required: true
   ostype:
@@ -61,7 +62,7 @@ options:
     type: int
     default: 0
   features:
-    description: Feature flags, such as V({nesting: true}).
+    description: Feature flags of Proxmox VE and whether they are on. C(nesting) is what systemd needs.
     type: dict
     default: {nesting: true}
   gpus:
@@ -212,7 +213,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, 
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import Pve
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import Gpu, choose, read_gpus
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, changes, wanted
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveProblem
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "vmid": {"type": "int", "required": True},
@@ -320,7 +321,7 @@ def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mod
             out.warnings.append(f"container {vmid} would have to be restarted for: {names}")
         return
     if restart:
-        steps.check_consent(vmid, pve.node, todo, waiting, args["allow_restart"])
+        steps.check_consent(vmid, pve.node, todo, waiting, args["allow_restart"], out.diffs)
     if out.changed:
         steps.change(pve, vmid, todo, running, restart, args["start_timeout"])
         left = pve.conf(vmid).waiting()
@@ -335,13 +336,14 @@ def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> 
     """The container runs: wait for its systemd, put the key in, read its host keys."""
     vmid = args["vmid"]
     out.result["systemd"] = pve.wait_for_systemd(vmid, args["start_timeout"])
-    if not steps.has_key(pve, vmid, args["ssh_public_key"]):
+    missing = steps.missing_keys(pve, vmid, steps.key_lines(args["ssh_public_key"]))
+    if missing:
         out.changed = True
-        line = args["ssh_public_key"].strip() + "\n"
         name = f"container {vmid}:/root/.ssh/authorized_keys"
-        out.diffs.append({"before": "", "after": line, "before_header": name, "after_header": name})
+        after = "".join(line + "\n" for line in missing)
+        out.diffs.append({"before": "", "after": after, "before_header": name, "after_header": name})
         if not check_mode:
-            steps.put_key(pve, vmid, args["ssh_public_key"])
+            steps.put_keys(pve, vmid, missing)
     out.result["host_keys"] = steps.host_keys(pve, vmid)
 
 
@@ -350,6 +352,7 @@ def converge(module: AnsibleModule) -> Outcome:
     args = module.params
     check_mode = bool(module.check_mode)
     pve = Pve(module)
+    steps.key_lines(args["ssh_public_key"])  # before anything is touched
     gpus = choose(args["gpus"], read_gpus()) if args["gpus"] else []
     want = wanted(args, [gpu.node for gpu in gpus])
     out = Outcome(args, pve, gpus)
@@ -372,7 +375,7 @@ def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
         out = converge(module)
-    except PveProblem as error:
+    except PveError as error:
         fail(module, **error.finding.as_dict(), **error.extra)
     for text in out.warnings:
         module.warn(text)

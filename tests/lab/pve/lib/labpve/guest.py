@@ -28,15 +28,17 @@ def in_root(root: Path, action: Callable[[], None]) -> None:
     """Run ``action`` in a child whose root directory is the container's."""
     child = os.fork()
     if child == 0:
+        failed = 1
         try:
             os.chroot(root)
             os.chdir("/")
             action()
-            os._exit(0)
-        except BaseException:  # noqa: BLE001 - the child must never return into the caller's code
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
+            failed = 0
+        finally:  # the child must never return into the caller's code
+            if failed:
+                traceback.print_exc()
+                sys.stderr.flush()
+            os._exit(failed)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
         raise PveError(f"error in setup task PVE::LXC::Setup::pre_start_hook ({root})")
 
@@ -56,7 +58,7 @@ def put(path: str, text: str, owner: int, mode: int = 0o644) -> None:
 
 def block(old: str, new: str) -> str:
     """``old`` with PVE's marked part replaced by ``new``; put at the top when there is none."""
-    kept = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), "", old, flags=re.S)
+    kept = re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), "", old, flags=re.DOTALL)
     return BEGIN + new + END + kept
 
 

@@ -65,7 +65,10 @@ class Host:
         found = []
         for block in re.split(r"\n(?=\S)", file.read_text().strip()):
             head = re.match(r"dir:\s*(\S+)", block)
-            path, content = re.search(r"^\s+path\s+(\S+)", block, re.M), re.search(r"^\s+content\s+(\S+)", block, re.M)
+            path, content = (
+                re.search(r"^\s+path\s+(\S+)", block, re.MULTILINE),
+                re.search(r"^\s+content\s+(\S+)", block, re.MULTILINE),
+            )
             if head and path:
                 place = self.root / path[1].lstrip("/")
                 found.append(Storage(head[1], place, tuple((content[1] if content else "rootdir").split(","))))

@@ -11,6 +11,7 @@ import re
 import shlex
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def device_id(path: str) -> os.stat_result:
         PveError: with pve-container's words.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116
+        found = Path(path).stat()
     except FileNotFoundError:
         raise PveError(f"Device {path} does not exist") from None
     except OSError as error:
@@ -317,6 +318,7 @@ class Lxc:
             if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
                 raise PveError(f"failed to hotplug '{target}' into container '{vmid}'")
             return
+        failed = 1
         try:
             tree = libc.syscall(_SYSCALLS["open_tree"], _AT_FDCWD, source.encode(), _OPEN_TREE_CLONE)
             root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
@@ -344,10 +346,11 @@ class Lxc:
                 raise OSError(ctypes.get_errno(), "move_mount")
             if read_only and libc.mount(None, target.encode(), None, 0x1000 | 0x20 | 0x1, None) != 0:
                 raise OSError(ctypes.get_errno(), "remount read-only")
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001 - the child must never return into the caller's code
-            os.write(2, f"hotplug: {error}\n".encode())
-            os._exit(1)
+            failed = 0
+        finally:  # the child must never return into the caller's code
+            if failed:
+                os.write(2, f"hotplug: {sys.exc_info()[1]}\n".encode())
+            os._exit(failed)
 
 
 def _escape(path: str) -> str:

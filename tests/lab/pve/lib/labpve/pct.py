@@ -139,7 +139,7 @@ class Pct:
             if key
         ]
         revert = [key for text in options.pop("revert", []) for key in text.split(",") if key]
-        digest = options.pop("digest", [None])[-1]  # type: ignore[list-item]
+        digest = options.pop("digest", [None])[-1]
         self.containers.set(vmid, {key: values[-1] for key, values in options.items()}, delete, digest, tuple(revert))
 
     def do_start(self, vmid: int, _options: dict[str, str]) -> None:
@@ -188,10 +188,10 @@ class Pct:
     def do_list(self) -> None:
         vmids = self.host.vmids()
         if vmids:
-            print("%-10s %-10s %-12s %-20s" % ("VMID", "Status", "Lock", "Name"))  # noqa: UP031 - PVE's own format
+            print(f"{'VMID':<10} {'Status':<10} {'Lock':<12} {'Name':<20}")
         for vmid in vmids:
             found = self.containers.status(vmid)
-            print("%-10s %-10s %-12s %-20s" % (vmid, found["status"], found.get("lock", ""), found["name"]))  # noqa: UP031
+            print(f"{vmid:<10} {found['status']:<10} {found.get('lock', ''):<12} {found['name']:<20}")
 
     def do_version(self) -> None:
         print(VERSION)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
@@ -39,8 +40,8 @@ class Pvesh:
             ("create", lxc, self.create),
             ("get", one + "/config", self.config),
             ("set", one + "/config", self.change),
-            ("get", one + "/pending", lambda vmid: self.containers.pending(vmid)),
-            ("get", one + "/status/current", lambda vmid: self.containers.status(vmid)),
+            ("get", one + "/pending", self.containers.pending),
+            ("get", one + "/status/current", self.containers.status),
             ("create", one + r"/status/(?P<action>start|stop|shutdown|reboot)", self.act),
             ("delete", one, self.delete),
         ]
@@ -87,7 +88,8 @@ class Pvesh:
             node = given.pop("node", self.host.node)
             if node not in (self.host.node, "localhost"):
                 raise PveError(
-                    f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known"
+                    f"hostname lookup '{node}' failed - failed to get address info for: {node}: "
+                    "Name or service not known"
                 )
             if "vmid" in given:
                 given["vmid"] = parse_vmid(given["vmid"])
@@ -115,18 +117,18 @@ class Pvesh:
         rest: list[dict[str, Any]] = [
             {"id": f"node/{self.host.node}", "node": self.host.node, "type": "node", "status": "online"}
         ]
-        for row in self.storages({}):
-            rest.append(
-                {
-                    "id": f"storage/{self.host.node}/{row['storage']}",
-                    "node": self.host.node,
-                    "type": "storage",
-                    "storage": row["storage"],
-                    "maxdisk": row["total"],
-                    "disk": row["used"],
-                    "status": "available",
-                }
-            )
+        rest += [
+            {
+                "id": f"storage/{self.host.node}/{row['storage']}",
+                "node": self.host.node,
+                "type": "storage",
+                "storage": row["storage"],
+                "maxdisk": row["total"],
+                "disk": row["used"],
+                "status": "available",
+            }
+            for row in self.storages({})
+        ]
         found = guests + rest
         return [row for row in found if kind in (None, row["type"])]
 
@@ -217,8 +219,7 @@ class Pvesh:
 
 
 def _takes_options(action: Callable[..., Any]) -> bool:
-    code = getattr(action, "__code__", None) or getattr(action, "__func__").__code__  # noqa: B009
-    return "options" in code.co_varnames[: code.co_argcount]
+    return "options" in inspect.signature(action).parameters
 
 
 def show(found: Any, form: str) -> str:
