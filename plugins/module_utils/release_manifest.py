@@ -13,12 +13,12 @@ SCHEMA = "rackwell.release/1"
 CHUNK_BYTES = 512 << 20
 """The most that one transfer holds, so that neither side needs room for the whole release twice."""
 
-DIGEST = re.compile(r"^[0-9a-f]{64}$")
-SLOT = re.compile(r"^[a-z][a-z0-9-]{0,63}$")
+DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
+SLOT = re.compile(r"^[a-z][a-z0-9-]{0,63}\Z")
 RESERVED = ("store", "releases", "uv", "cache")
-_PYTHON = re.compile(r"^3\.[0-9]{1,2}$")
-_WHEEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl$")
-_MEMBER = re.compile(r"^([0-9a-f]{64})\.([0-9]+)$")
+_PYTHON = re.compile(r"^3\.[0-9]{1,2}\Z")
+_WHEEL = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl\Z")
+_MEMBER = re.compile(r"^([0-9a-f]{64})\.([0-9]+)\Z")
 
 
 class ReleaseError(Exception):

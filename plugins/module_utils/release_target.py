@@ -2,6 +2,7 @@
 """The store of releases on a container: wheels by hash, environments by digest, slots as links.
 
     ROOT/store/sha256/<hex>      wheels
+    ROOT/store/wheels/<hex>/     the same under the name that an installer wants (hard links)
     ROOT/uv/<hex>/uv             the installer, by the hash of its wheel
     ROOT/cache/uv                what uv unpacked; environments are hard links into it
     ROOT/releases/<digest>/      manifest.json requirements.txt release.env env/ complete
@@ -51,6 +52,7 @@ class Store:
         self.python_folder = python_folder
         self.blobs = self.root + "/store/sha256"
         self.incoming = self.root + "/store/incoming"
+        self.named = self.root + "/store/wheels"
         self._lock: Optional[int] = None
 
     # what is there
@@ -343,22 +345,29 @@ class Store:
                 "run again",
             )
         uv = self._installer(manifest)
-        links, env = path + "/.wheels", path + "/env"
-        for left in (links, env):
-            shutil.rmtree(left, ignore_errors=True)
-        os.mkdir(links, 0o755)
-        for wheel in manifest.wheels:
-            os.link("%s/%s" % (self.blobs, wheel["sha256"]), "%s/%s" % (links, wheel["filename"]))
+        env = path + "/env"
+        shutil.rmtree(env, ignore_errors=True)
+        links = [self._link(wheel["sha256"], wheel["filename"]) for wheel in manifest.wheels]
         self.reached("wheels linked")
-        python = self._python(manifest)
         common = ["--offline", "--no-config", "--no-python-downloads", "--quiet"]
-        self._run([uv, "venv", *common, "--python", python, env], path)
+        self._run([uv, "venv", *common, "--python", self._python(manifest), env], path)
         self.reached("environment begun")
         install = [uv, "pip", "install", *common, "--python", env + "/bin/python", "--require-hashes", "--no-index"]
-        install += ["--no-deps", "--find-links", links, "--link-mode", "hardlink"]
-        self._run([*install, "--requirement", path + "/requirements.txt"], path)
+        install += ["--no-deps", "--link-mode", "hardlink", "--requirement", path + "/requirements.txt"]
+        for folder in links:
+            install += ["--find-links", folder]
+        self._run(install, path)
         self.reached("wheels installed")
-        shutil.rmtree(links)
+
+    def _link(self, sha256: str, filename: str) -> str:
+        """The folder where a blob has its wheel's name. Always the same one, so that uv knows it again."""
+        blob, folder = "%s/%s" % (self.blobs, sha256), "%s/%s" % (self.named, sha256)
+        path = "%s/%s" % (folder, filename)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        if not (os.path.exists(path) and os.path.samefile(path, blob)):
+            self._unlink(path)
+            os.link(blob, path)
+        return folder
 
     def _installer(self, manifest: Manifest) -> str:
         """uv, taken out of its wheel when it is not yet."""
