@@ -61,7 +61,9 @@ def stdout() -> Console:
     """Where results go, for people."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    # a pipe has no width: a table must not be squeezed into 80 columns for it
+    width = None if sys.stdout.isatty() else 200
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
 def print_problems(problems: Iterable[Problem], log: Path | None) -> None:

@@ -27,23 +27,6 @@ def table(out: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def bench(out: Any, result: BenchResult) -> None:
     """The headline figures of a benchmark."""
-    rows = []
-    for point in result.points:
-        rate, seen = point.throughput, point.telemetry
-        rows.append(
-            [
-                str(point.concurrency),
-                _number(rate.output_tok_per_s if rate else None),
-                _number(rate.total_tok_per_s if rate else None),
-                _number(point.latency.ttft_ms.p50 if point.latency.ttft_ms else None),
-                _number(seen.mean_power_w if seen else None),
-                _number(seen.mean_utilization_pct if seen else None),
-                "yes" if point.valid else "NO: " + "; ".join(reason.what for reason in point.reasons),
-            ]
-        )
-    head = ["streams", "output tok/s", "total tok/s", "TTFT p50 ms", "W per GPU", "GPU %", "counts"]
-    table(out, head, rows)
+    from rackwell.bench.table import table as points
 
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}"
+    out.print(points(result))

@@ -61,7 +61,7 @@ def _point(point: results.BenchPoint) -> dict[str, Any]:
         "output_tok_per_s": throughput.output_tok_per_s if throughput else None,
         "total_tok_per_s": throughput.total_tok_per_s if throughput else None,
         "ttft_p50_ms": point.latency.ttft_ms.p50 if point.latency.ttft_ms else None,
-        "mean_power_w": telemetry.mean_power_w if telemetry else None,
+        "power_w_all_gpus": telemetry.mean_power_w if telemetry else None,
         "mean_utilization_pct": telemetry.mean_utilization_pct if telemetry else None,
     }
 

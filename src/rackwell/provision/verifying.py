@@ -84,8 +84,8 @@ def judge(played: PlayResult, container: str, host: str, again: str) -> Verified
         for name, schema, where, roles, judge_ in (
             ("host", "rackwell.pve_host", host, {"pve_host"}, _host),
             ("container", "rackwell.pve_container", container, {"pve_container"}, _container),
-            ("cuda", "rackwell.cuda", container, {"gpu_probe"}, _cuda),
-            ("p2p", "rackwell.p2p", container, {"gpu_probe"}, _p2p),
+            ("cuda", "rackwell.gpu_check", container, {"gpu_probe"}, _cuda),
+            ("p2p", "rackwell.gpu_check", container, {"gpu_probe"}, _p2p),
             ("release", "rackwell.release_store", container, {"release", ""}, _release),
             ("server", "rackwell.inference_server", container, {"inference_server"}, _server),
         )
@@ -141,14 +141,18 @@ def _container(report: Mapping[str, Any]) -> tuple[bool, str]:
     return True, f"vmid {report.get('vmid')} as declared, systemd {report.get('systemd')}"
 
 
-def _cuda(report: Mapping[str, Any]) -> tuple[bool, str]:
+def _cuda(whole: Mapping[str, Any]) -> tuple[bool, str]:
+    report = whole.get("cuda") or {}
     devices = report.get("devices") or []
     good = [d for d in devices if all(step.get("ok") for step in d.get("steps") or [])]
     text = f"{len(good)} of {len(devices)} GPUs initialise, driver {report.get('driver_version')}"
     return report.get("verdict") == PASS, text
 
 
-def _p2p(report: Mapping[str, Any]) -> tuple[bool, str]:
+def _p2p(whole: Mapping[str, Any]) -> tuple[bool, str]:
+    report = whole.get("p2p")
+    if not report:
+        return False, "not looked at: it was not asked for (gpu_probe_p2p), or CUDA failed"
     pairs = report.get("pairs") or []
     rates = [pair["gb_per_s"] for pair in pairs if pair.get("gb_per_s") is not None]
     verified = sum(bool(pair.get("verified")) for pair in pairs)
