@@ -90,17 +90,21 @@ def ensure(cache: Cache, suites: Sequence[str]) -> Path:
             raise LabError(
                 "suite-unknown", f"no suite {suite!r}", why=f"the laboratory knows {', '.join(SUITES)}", exit_code=2
             )
-    with files.locked(cache.root / ".lock", "cache"):
+    layer: list[Path] = []
+
+    def bookworm() -> None:
         _base(cache, "bookworm")
-        layer: list[Path] = []
         # packing (zstd, disk) and installing (network, dpkg) hardly compete
-        _together(lambda: layer.append(_layer(cache)), *(lambda s=suite: _suite(cache, s) for suite in suites))
-        return layer[0]
+        _together(lambda: layer.append(_layer(cache)), lambda: _template(cache, "bookworm"))
 
+    def other(suite: str) -> None:
+        _base(cache, suite)
+        _template(cache, suite)
 
-def _suite(cache: Cache, suite: str) -> None:
-    _base(cache, suite)
-    _template(cache, suite)
+    with files.locked(cache.root / ".lock", "cache"):
+        # debootstrap keeps one core busy: two suites take hardly longer than one
+        _together(bookworm, *(lambda s=suite: other(s) for suite in suites if suite != "bookworm"))
+    return layer[0]
 
 
 def _base_recipe() -> str:

@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("up", parents=[common], help="bring an instance up; what is there is left alone")
     command.add_argument("--suite", type=lambda text: text.split(","), help="templates to offer: bookworm,trixie (default: bookworm)")
-    command.add_argument("--hosts", type=int, help="number of Proxmox VE hosts (default: 1)")
+    command.add_argument("--hosts", type=int, help="least number of Proxmox VE hosts (default: one a suite)")
     command.add_argument("--json", action="store_true", help="print the status afterwards, as JSON")
     command.set_defaults(run=_up)
 

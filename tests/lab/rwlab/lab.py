@@ -32,7 +32,7 @@ def up(instance: Instance, suites: list[str] | None, count: int | None) -> Recor
 
     Args:
         suites: whose templates the hosts offer; None keeps what the instance has.
-        count: number of hosts; None keeps it.
+        count: least number of hosts; there is one for each suite, and none is taken away.
     """
     require_root()
     cache = Cache(cache_root())
@@ -44,7 +44,7 @@ def up(instance: Instance, suites: list[str] | None, count: int | None) -> Recor
         driver = real.driver(cache) if real.present() else standins.driver(cache)
         record.gpus = "real" if real.present() else "stand-in"
         record.driver_version = real.version() if real.present() else gpus.DRIVER_VERSION
-        _declare_hosts(instance, record, count or max(1, len(record.hosts)), layer)
+        _declare_hosts(instance, record, max(count or 1, len(record.suites)), layer)
         save(instance, record)  # from here on `down` finds what to remove
         net.up(record, _networks_of_others(instance))
         save(instance, record)

@@ -36,14 +36,17 @@ class Container:
 
 
 def declared(record: Record) -> list[Container]:
-    """One container a host, and one more on the first host for each further suite."""
-    found = []
-    for number, host in enumerate(record.hosts):
-        suites = record.suites if number == 0 else record.suites[:1]
-        for place, suite in enumerate(suites, start=1):
-            index = 10 * number + place
-            found.append(Container(f"glm5-{index:02}", host.name, 200 + index, 20 + index, suite))
-    return found
+    """One container a host, which takes all its GPUs; the suites are dealt out to the hosts in order."""
+    return [
+        Container(
+            name=f"glm5-{number:02}",
+            host=host.name,
+            vmid=200 + number,
+            octet=20 + number,
+            suite=record.suites[number - 1] if number <= len(record.suites) else record.suites[0],
+        )
+        for number, host in enumerate(record.hosts, start=1)
+    ]
 
 
 def containers(instance: Instance, record: Record, host: Host, ssh: list[str] | None) -> list[dict[str, Any]]:
