@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     results: dict[str, Any] = {
         "schema": SCHEMA,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": " ".join(["run_in_container.py", *sys.argv[1:]]),
+        "command": command_line(arguments),
         "machine": machine(),
         "driver_libraries": {"version": driver.version, "files": [path.name for path in driver.files]},
         "device_nodes": [node_facts(node) for node in nodes],
@@ -126,6 +126,15 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.out.write_text(text + "\n")
     print_table(results)
     return 0 if passed else 1
+
+
+def command_line(arguments: argparse.Namespace) -> str:
+    """What measured, without this machine's paths."""
+    extra = " --carried-lxc" if arguments.carried_lxc else ""
+    return (
+        f"tests/gpu/run_in_container.py --out FILE --size {arguments.size} --timeout {arguments.timeout}"
+        f" --mode {arguments.mode}{extra}"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the machine
@@ -429,7 +438,11 @@ def outside(work: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if not done.stdout.startswith("{"):
         return {"verdict": "not run", "why": done.stderr[-1000:], "pairs": []}
     report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    version = "from importlib.metadata import version; print(version('cuda-bindings'))"
+    asked = subprocess.run(
+        [sys.executable, "-c", version], env=environment, capture_output=True, text=True, check=False
+    )
+    return {**report, "python": platform.python_version(), "cuda_bindings": asked.stdout.strip() or None}
 
 
 def unpack_probe(work: Path, carry: Path) -> Path:

@@ -51,7 +51,7 @@ def check(timeout: float, gpus: int | None, root: Path = Path("/")) -> dict[str,
     devices = _devices(outcome, findings)
     problems = failures(steps, host(), "cuda")
     for device in devices:
-        problems += failures(device["steps"], gpu_name(device), "cuda")
+        problems += failures(device["steps"], gpu_name(device), "cuda", f"GPU {device['index']}")
     problems += _unexplained(outcome, problems)
     problems += _denied(seen)
     problems += _mismatch(nvml, user_space, seen.kernel_module_version)

@@ -26,7 +26,7 @@ _GIVE_NODE = (
 )
 _UVM_MISSING = Advice(
     "/dev/nvidia-uvm is not in this container",
-    "on the Proxmox host run `nvidia-modprobe -c0 -u`, then " + _GIVE_NODE.format(node="/dev/nvidia-uvm"),
+    _GIVE_NODE.format(node="/dev/nvidia-uvm") + "; where the host lacks it too: `nvidia-modprobe -c0 -u`",
     when="uvm-node-missing",
 )
 _UVM_DENIED = Advice(
@@ -114,6 +114,11 @@ BY_CODE: dict[int, tuple[Advice, ...]] = {
         *_UVM_NODES,
         _MISMATCH,
         _HMM,
+        Advice(
+            "the driver could not start, and it is not HMM, which is off in nvidia_uvm",
+            "on the Proxmox host look at `dmesg | grep -E 'NVRM|Xid'`, then reload nvidia_uvm or reboot",
+            when="hmm-off",
+        ),
         Advice(
             "the driver could not start; on Blackwell with the open module mostly HMM in nvidia_uvm",
             "read /sys/module/nvidia_uvm/parameters/uvm_disable_hmm; if it is N: " + _HMM_FIX,
@@ -204,6 +209,11 @@ UNKNOWN = Advice(
 #: a call that did not return
 HANG: tuple[Advice, ...] = (
     dataclasses.replace(_HMM, cause="the call hangs, and HMM is on in nvidia_uvm: with it start and P2P lock up"),
+    Advice(
+        "the driver or the GPU's firmware does not answer (Xid 119 or 79)",
+        "on the Proxmox host see `dmesg | grep Xid`; a process in state D ends with a reboot only",
+        when="hmm-off",
+    ),
     Advice(
         "the driver or the GPU's firmware does not answer (Xid 119 or 79), or HMM is on in nvidia_uvm",
         "on the Proxmox host see `dmesg | grep Xid` and uvm_disable_hmm; a process in state D ends with a reboot only",

@@ -234,7 +234,7 @@ def _pairs(outcome: Outcome, devices: list[dict[str, Any]], findings: frozenset[
 def _problems_of(pair: dict[str, Any], devices: list[dict[str, Any]], floor: float) -> list[dict[str, str]]:
     by_index = {device["index"]: device for device in devices}
     where = f"{gpu_name(by_index[pair['src']])} -> {gpu_name(by_index[pair['dst']])}"
-    found = failures(pair["steps"], where, "p2p")
+    found = failures(pair["steps"], where, "p2p", f"GPU {pair['src']} -> {pair['dst']}")
     if pair["can_access"] is False:
         advice = choose(NO_ACCESS)
         what = f"GPU {pair['src']} cannot reach the memory of GPU {pair['dst']}"

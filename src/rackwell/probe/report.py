@@ -100,8 +100,11 @@ def _explained(error: dict[str, Any], findings: Collection[str], wrong_data: Seq
     return {**error, "cause": advice.cause, "fix": advice.fix}
 
 
-def failures(steps: Sequence[dict[str, Any]], where: str, kind: str) -> list[dict[str, str]]:
-    """The problems of the steps that failed. ``kind`` begins their codes, e.g. ``cuda`` -> ``cuda-hang``."""
+def failures(steps: Sequence[dict[str, Any]], where: str, kind: str, of: str = "") -> list[dict[str, str]]:
+    """The problems of the steps that failed.
+
+    ``kind`` begins their codes, e.g. ``cuda`` -> ``cuda-hang``; ``of`` says shortly whose steps they are.
+    """
     found = []
     for entry in steps:
         error = entry["error"]
@@ -109,9 +112,10 @@ def failures(steps: Sequence[dict[str, Any]], where: str, kind: str) -> list[dic
             continue
         suffix = {"HANG": "hang", "HANG_IN_KERNEL": "hang", "CRASH": "crash", "WRONG_DATA": "wrong-data"}
         number = "" if error["code"] is None or error["code"] < 0 else f" ({error['code']})"
-        what = f"{entry['step']} failed: {error['name']}{number}"
+        name = f"{of}: {entry['step']}" if of else entry["step"]
+        what = f"{name} failed: {error['name']}{number}"
         if error["name"] in suffix:
-            what = f"{entry['step']}: {error['detail']}"
+            what = f"{name}: {error['detail']}"
         elif error["call"] != entry["step"]:
             what += f" from {error['call']}"
         found.append(

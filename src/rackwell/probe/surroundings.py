@@ -130,7 +130,8 @@ def _findings(
         "gpu-node-missing": not gpus,
         "gpu-node-denied": any(not node.usable for node in gpus),
         "module-missing": version is None,
-        "hmm-on": bool(hmm),
+        "hmm-on": hmm is True,
+        "hmm-off": hmm is False,
         "visible-devices-set": "CUDA_VISIBLE_DEVICES" in environ,
     }
     return frozenset(name for name, true in holds.items() if true)

@@ -62,7 +62,7 @@ def test_corruption_that_begins_under_load(fake_cuda: Order) -> None:
     fake_cuda(corrupt={"0>1": "late"})
     report = check()
     assert codes(report) == ["p2p-wrong-data"]
-    assert report["problems"][0]["what"].startswith("compare after timing:")
+    assert report["problems"][0]["what"].startswith("GPU 0 -> 1: compare after timing:")
     assert pair(report, 0, 1)["verified"] is False
 
 
@@ -86,7 +86,7 @@ def test_a_hang_names_its_pair_and_the_rest_is_not_reached(fake_cuda: Order) -> 
     fake_cuda(gpus=3, hang="cuMemcpyPeerAsync@1>0")
     report = check(timeout=2)
     assert codes(report) == ["p2p-hang"]
-    assert report["problems"][0]["what"].startswith("copy and compare: did not return")
+    assert report["problems"][0]["what"].startswith("GPU 1 -> 0: copy and compare: did not return")
     assert report["problems"][0]["where"].startswith("GPU 1 ")
     assert pair(report, 0, 1)["verified"] is True
     assert pair(report, 1, 0)["verified"] is False
