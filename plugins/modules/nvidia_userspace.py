@@ -1,0 +1,269 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The driver's user space in a container, exactly of the host's version."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_userspace
+short_description: Install NVIDIA's driver libraries in a container, exactly of the version of the host's kernel module
+version_added: 0.1.0
+description:
+  - Compares the declared version with the host's kernel module as the container sees it, and refuses any other.
+  - Looks for the libraries and for nvidia-smi. When programs get them in exactly this version, installed or mounted
+    from outside, nothing is done.
+  - Otherwise checks NVIDIA's C(.run) file by sha256, asks it for its version, looks for space, and runs it for the
+    user space only. Then looks again.
+  - Reports files of other versions, and which packages own them.
+  - The file is sent only when it is needed, and removed from the container afterwards.
+options:
+  version:
+    description: Full version, such as V(595.58.03).
+    type: str
+    required: true
+  run_file:
+    description:
+      - The C(.run) file, on the controller unless O(remote_src=true).
+      - Without it the module only looks, and tells in RV(rackwell_result.needed) whether it would be needed.
+    type: path
+  sha256:
+    description: Hash of O(run_file), 64 hexadecimal digits. Compared before anything of it runs.
+    type: str
+  remote_src:
+    description: Whether O(run_file) is already in the container.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: Looks, and tells whether it would install. The file is neither sent nor run.
+    support: full
+  diff_mode:
+    description: Shows which version programs get, before and after.
+    support: full
+author:
+  - The rackwell founders
+"""
+
+EXAMPLES = r"""
+- name: Have the driver's libraries
+  rackwell.gpu.nvidia_userspace:
+    version: 595.58.03
+    run_file: /srv/drivers/NVIDIA-Linux-x86_64-595.58.03.run
+    sha256: "{{ nvidia_userspace_sha256 }}"
+"""
+
+RETURN = r"""
+rackwell_result:
+  description: What is there. Schema C(rackwell.nvidia_userspace/1).
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: The declared version.
+      type: str
+    kernel_module:
+      description: Version of the host's kernel module.
+      type: str
+    installed:
+      description: Version that programs get now; empty when there is none, or none for all of them.
+      type: str
+    needed:
+      description: Whether an installation is needed still.
+      type: bool
+    mounted:
+      description: Files and links of the driver that are mounted into the container from outside.
+      type: list
+      elements: str
+    leftovers:
+      description: C(path), C(version) and C(package) of each library of another version.
+      type: list
+      elements: dict
+    kmod:
+      description: Whether modprobe is there, which the installer asks for.
+      type: bool
+rackwell_error:
+  description: What is wrong, as code, what, where, why and fix.
+  returned: failure
+  type: dict
+log:
+  description: The end of the installer's log.
+  returned: when the installer failed
+  type: list
+  elements: str
+"""
+
+import os
+import shutil
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_driver, nvidia_run_file
+from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError, Userspace
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+
+SCHEMA = "rackwell.nvidia_userspace/1"
+HEADER = "NVIDIA driver, user space"
+
+
+def main() -> None:
+    """Run as ansible runs modules."""
+    module = AnsibleModule(
+        argument_spec={
+            "version": {"type": "str", "required": True},
+            "run_file": {"type": "path"},
+            "sha256": {"type": "str"},
+            "remote_src": {"type": "bool", "default": False},
+        },
+        required_together=[("run_file", "sha256")],
+        supports_check_mode=True,
+    )
+    try:
+        _converge(module)
+    except DriverError as problem:
+        fail(module, **problem.parts, **problem.extra)
+
+
+def _converge(module: AnsibleModule) -> None:
+    version: str = module.params["version"]
+    _check_arguments(version, module.params["sha256"])
+    kernel_module = _check_kernel_module(version)
+    found = nvidia_driver.look(version)
+    if found.complete(version):
+        _done(module, version, kernel_module, found, changed=False)
+    _check_mounted(found, version)
+    diff = {
+        "before_header": HEADER,
+        "before": found.describe(),
+        "after_header": HEADER,
+        "after": _wanted(version),
+    }
+    if module.check_mode:
+        _done(module, version, kernel_module, found, changed=True, diff=diff)
+    if not module.params["run_file"]:
+        _done(module, version, kernel_module, found, changed=False)
+    _install(module.params["run_file"], module.params["sha256"], version)
+    after = nvidia_driver.look(version)
+    _check_installed(after, version)
+    _done(module, version, kernel_module, after, changed=True, diff=diff)
+
+
+def _check_arguments(version: str, sha256: str | None) -> None:
+    if not nvidia_driver.VERSION.fullmatch(version):
+        raise DriverError(
+            "version-unclear",
+            "that is no full driver version",
+            "version",
+            version,
+            "give the whole version as in /proc/driver/nvidia/version on the host, such as 595.58.03",
+        )
+    if sha256 is not None:
+        nvidia_run_file.check_sha256_form(sha256)
+
+
+def _check_kernel_module(version: str) -> str:
+    kernel_module: str = nvidia_driver.kernel_module_version()
+    if not kernel_module:
+        raise DriverError(
+            "driver-not-loaded",
+            "the host's NVIDIA kernel module is not visible in this container",
+            "/sys/module/nvidia/version",
+            "neither that file nor /proc/driver/nvidia/version is there",
+            "load the driver on the Proxmox host (modprobe nvidia) and restart the container",
+        )
+    if kernel_module != version:
+        raise DriverError(
+            "driver-mismatch",
+            "the declared driver is not that of the host",
+            "/sys/module/nvidia/version",
+            "declared is %s, the host's kernel module is %s; both must be equal to the last digit"
+            % (version, kernel_module),
+            "declare %s (nvidia_userspace_version, with its run file and sha256), or install %s on the Proxmox host"
+            % (kernel_module, version),
+        )
+    return kernel_module
+
+
+def _check_mounted(found: Userspace, version: str) -> None:
+    if found.mounted:
+        raise DriverError(
+            "driver-files-mounted",
+            "other files of the driver than those needed are mounted into this container",
+            found.mounted[0],
+            "found: %s; needed is %s, and the installer cannot replace mounted files" % (_found(found), version),
+            "mount the files of %s, all of them, or take those mounts out of the container" % version,
+        )
+
+
+def _install(path: str, sha256: str, version: str) -> None:
+    if os.geteuid() != 0:
+        raise DriverError("not-root", "only root can install the driver", path, "", "connect as root, or use become")
+    nvidia_run_file.check_sha256(path, sha256)
+    nvidia_run_file.check_version(path, version)
+    first = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 (the installer's own default)
+    places = (first,) if first == "/var/tmp" else (first, "/var/tmp")  # noqa: S108
+    directory = nvidia_run_file.place_to_unpack(os.path.getsize(path), places, "/usr/lib")
+    nvidia_run_file.install(path, directory)
+
+
+def _check_installed(found: Userspace, version: str) -> None:
+    if found.complete(version):
+        return
+    others = nvidia_driver.leftovers(found, version)
+    packages = sorted({item.package for item in others if item.package})
+    if packages:
+        fix = "remove the packages that bring the other version: apt-get purge " + " ".join(packages)
+    elif others:
+        fix = "remove the files of the other version and run ldconfig: " + " ".join(item.path for item in others)
+    else:
+        fix = "read " + nvidia_run_file.LOG
+    raise DriverError(
+        "not-installed",
+        "the installer reported success, but programs do not get version %s" % version,
+        "libcuda.so.1, libnvidia-ml.so.1, nvidia-smi",
+        "found: " + _found(found),
+        fix,
+    )
+
+
+def _found(found: Userspace) -> str:
+    return str(found.describe().strip().replace("\n", ", "))
+
+
+def _wanted(version: str) -> str:
+    loaded = dict.fromkeys(nvidia_driver.REQUIRED_LIBRARIES, version)
+    return str(Userspace(files={}, loaded=loaded, smi=True, mounted=()).describe())
+
+
+def _done(
+    module: AnsibleModule, version: str, kernel_module: str, found: Userspace, changed: bool, **extra: Any
+) -> None:
+    others = nvidia_driver.leftovers(found, version)
+    if found.complete(version):
+        for item in others:
+            owner = "of package %s" % item.package if item.package else "of no package"
+            module.warn(
+                "%s (%s) is left from driver %s: remove it, or the loader may take it one day"
+                % (item.path, owner, item.version)
+            )
+    done(
+        module,
+        changed=changed,
+        result={
+            "schema": SCHEMA,
+            "version": version,
+            "kernel_module": kernel_module,
+            "installed": found.version,
+            "needed": not found.complete(version),
+            "mounted": list(found.mounted),
+            "leftovers": [item.as_dict() for item in others],
+            "kmod": shutil.which("modprobe", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None,
+        },
+        # where ansible would lay the file, for the controller's side: is there room to send it?
+        rackwell_free={"path": module.tmpdir, "available": shutil.disk_usage(module.tmpdir).free},
+        **extra,
+    )
+
+
+if __name__ == "__main__":
+    main()
