@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole of pve_container against the stand-in host: created, compared, changed, restarted, refused, set back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_cli
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError
+from ansible_collections.rackwell.gpu.plugins.modules import pve_container, pve_host
+from labpve.containers import Containers
+from labpve.errors import PveError as PctError
+from pvestandin import Standin
+
+KEY = "ssh-ed25519 AAAAC3Nza-test operator@controller"
+REPO = Path(__file__).resolve().parents[3]
+
+
+class Module:
+    """What the code uses of an AnsibleModule; runs `pct` and `pvesh` in this process, and plays the guest for exec."""
+
+    def __init__(self, standin: Standin) -> None:
+        self.standin = standin
+        self.params: dict[str, Any] = {}
+        self.check_mode = False
+        self.commands: list[list[str]] = []
+        self.authorized = ""
+        self.states = ["starting", "running"]
+        self.break_reboot = 0
+
+    def get_bin_path(self, name: str, **_: Any) -> str:
+        return name
+
+    def run_command(self, words: list[str], data: str | None = None, **_: Any) -> tuple[int, str, str]:
+        if words[0] == "timeout":
+            words = words[3:]
+        self.commands.append(words)
+        if words[:2] == ["pct", "exec"]:
+            return self.guest(words[words.index("--") + 1 :], data)
+        if words[:2] == ["pct", "reboot"] and self.break_reboot:
+            self.break_reboot -= 1
+            self.standin.lxc.up.clear()
+            return 255, "", "startup for container '201' failed"
+        out, err = io.StringIO(), io.StringIO()
+        tool = getattr(self.standin, words[0])
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            rc = tool(*words[1:])
+        return rc, out.getvalue(), err.getvalue()
+
+    def guest(self, words: list[str], data: str | None) -> tuple[int, str, str]:
+        if words[:2] == ["systemctl", "is-system-running"]:
+            state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+            return (0 if state == "running" else 1), state + "\n", ""
+        if words == ["cat", "/root/.ssh/authorized_keys"]:
+            return (0, self.authorized, "") if self.authorized else (1, "", "No such file")
+        if words[0] == "sh" and "authorized_keys" in words[2]:
+            self.authorized += data or ""
+            return 0, "", ""
+        if words[0] == "sh" and "ssh_host" in words[2]:
+            return 0, "ssh-ed25519 AAAAhost root@glm5-01\necdsa-sha2-nistp256 AAAAother root@glm5-01\n", ""
+        return 0, "", ""
+
+    def changing(self) -> list[list[str]]:
+        """The commands that change the host."""
+        return [words for words in self.commands if words[0] == "pct" and words[1] != "exec"]
+
+
+@pytest.fixture
+def host(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> Module:
+    """A host with a template, and the declaration of one container."""
+    (standin.host.root / "var/lib/vz/template/cache/debian-12-lab_amd64.tar.zst").touch()
+    monkeypatch.setattr(Containers, "_unpack", lambda self, vmid, *_: self.lxc.directory(vmid).mkdir(parents=True))
+    monkeypatch.setattr(pve_cli.socket, "gethostname", lambda: "pve1")
+    monkeypatch.setattr(pve_cli, "POLL_S", 0)
+    monkeypatch.setattr(pve_cli.Pve, "being_created", lambda self, vmid: None)
+    module = Module(standin)
+    defaults = {name: spec.get("default") for name, spec in pve_container.SPEC.items()}
+    module.params = {
+        **defaults,
+        "vmid": 201,
+        "hostname": "glm5-01",
+        "template": "local:vztmpl/debian-12-lab_amd64.tar.zst",
+        "disk_size": 0,
+        "gpus": [],
+        # nodes and a bridge that every machine has
+        "devices": ["/dev/null", "/dev/zero"],
+        "bridge": "lo",
+        "ip": "10.0.0.5/24",
+        "ssh_public_key": KEY + "\n",
+    }
+    return module
+
+
+def converge(module: Module, check_mode: bool = False, **changed: Any) -> pve_container.Outcome:
+    module.commands.clear()
+    module.params.update(changed)
+    module.check_mode = check_mode
+    return pve_container.converge(module)
+
+
+def refusal(module: Module, **changed: Any) -> PveError:
+    with pytest.raises(PveError) as caught:
+        converge(module, **changed)
+    return caught.value
+
+
+def test_a_new_container_is_created_started_and_opened(host: Module) -> None:
+    out = converge(host)
+    conf = host.standin.conf(201)
+    assert out.changed
+    assert out.result["created"]
+    assert out.result["exists"]
+    assert out.result["systemd"] == "running"
+    assert out.result["host_keys"] == ["ecdsa-sha2-nistp256 AAAAother", "ssh-ed25519 AAAAhost"]
+    assert host.authorized == KEY + "\n"
+    assert "dev0: /dev/null,mode=0666\n" in conf
+    assert "tags: rackwell\n" in conf
+    assert "onboot: 1\n" in conf
+    assert 201 in host.standin.lxc.up
+    assert out.diffs[0]["before"] == ""
+    assert "dev1: /dev/zero,mode=0666\n" in out.diffs[0]["after"]
+
+
+def test_a_second_run_changes_nothing(host: Module) -> None:
+    converge(host)
+    before = host.standin.conf(201)
+    out = converge(host)
+    assert not out.changed
+    assert (out.diffs, out.result["changed_keys"], host.changing()) == ([], [], [])
+    assert host.standin.conf(201) == before
+
+
+def test_check_mode_of_a_new_container_touches_nothing(host: Module) -> None:
+    out = converge(host, check_mode=True)
+    assert out.changed
+    assert not out.result["exists"]
+    assert host.changing() == []
+    assert host.standin.host.vmids() == []
+
+
+def test_changed_memory_is_taken_without_a_restart(host: Module) -> None:
+    converge(host)
+    out = converge(host, memory=16384)
+    assert host.changing() == [["pct", "set", "201", "--memory", "16384"]]
+    assert (out.changed, out.result["changed_keys"], out.result["restart_required"]) == (True, ["memory"], False)
+    assert "-memory: 8192" in diff_lines(out)
+    assert "+memory: 16384" in diff_lines(out)
+
+
+def diff_lines(out: pve_container.Outcome) -> list[str]:
+    """The changed lines of the first diff."""
+    before, after = (out.diffs[0][side].splitlines() for side in ("before", "after"))
+    return [f"-{line}" for line in before if line not in after] + [f"+{line}" for line in after if line not in before]
+
+
+def test_a_new_device_is_plugged_in_without_a_restart(host: Module) -> None:
+    converge(host)
+    converge(host, devices=["/dev/null", "/dev/zero", "/dev/full"])
+    assert host.standin.lxc.plugged == ["/dev/full"]
+    assert "dev2: /dev/full,mode=0666\n" in host.standin.conf(201)
+
+
+def test_a_removed_device_without_consent_is_refused_before_anything_is_touched(host: Module) -> None:
+    converge(host)
+    before = host.standin.conf(201)
+    error = refusal(host, devices=["/dev/null"], memory=4096)
+    assert error.finding.code == "restart-needed"
+    assert "dev1" in error.finding.what
+    assert "pve_container_allow_restart" in error.finding.fix
+    assert error.extra["restart_required"] is True
+    assert error.extra["diff"]
+    assert (host.changing(), host.standin.conf(201)) == ([], before)
+
+
+def test_check_mode_tells_the_restart_and_does_not_fail(host: Module) -> None:
+    converge(host)
+    out = converge(host, check_mode=True, devices=["/dev/null"])
+    assert (out.changed, out.result["restart_required"]) == (True, True)
+    assert "dev1" in out.warnings[0]
+    assert diff_lines(out) == ["-dev1: /dev/zero,mode=0666"]
+    assert host.changing() == []
+
+
+def test_with_consent_the_change_is_made_and_the_container_restarted(host: Module) -> None:
+    converge(host)
+    out = converge(host, devices=["/dev/null"], allow_restart=True)
+    assert [words[1] for words in host.changing()] == ["set", "reboot"]
+    assert (out.result["restarted"], out.result["restart_required"], out.result["pending"]) == (True, False, [])
+    assert "dev1" not in host.standin.conf(201)
+    assert 201 in host.standin.lxc.up
+
+
+def test_consent_alone_restarts_nothing(host: Module) -> None:
+    converge(host)
+    out = converge(host, allow_restart=True)
+    assert (out.changed, host.changing()) == (False, [])
+
+
+def test_what_somebody_left_pending_needs_the_restart_too(host: Module) -> None:
+    converge(host)
+    host.standin.pct("set", "201", "--features", "nesting=1,keyctl=1")
+    assert refusal(host, features={"nesting": True, "keyctl": True}).finding.code == "restart-needed"
+    out = converge(host, allow_restart=True)
+    assert (out.result["restarted"], out.result["changed_keys"]) == (True, [])
+    assert "pve:pending" not in host.standin.conf(201)
+
+
+def test_a_stopped_container_is_changed_and_started_without_consent(host: Module) -> None:
+    converge(host)
+    host.standin.lxc.up.clear()
+    out = converge(host, devices=["/dev/null"])
+    assert [words[1] for words in host.changing()] == ["set", "start"]
+    assert out.result["restart_required"] is False
+    assert 201 in host.standin.lxc.up
+
+
+def test_a_container_that_does_not_come_back_is_set_back(host: Module) -> None:
+    converge(host)
+    before = host.standin.conf(201)
+    host.break_reboot = 1
+    error = refusal(host, devices=["/dev/null"], memory=4096, allow_restart=True)
+    assert error.finding.code == "start-failed"
+    assert error.extra == {"rolled_back": True, "rollback_verified": True}
+    assert host.standin.conf(201) == before
+    assert 201 in host.standin.lxc.up
+
+
+def test_a_container_that_stays_down_is_told_so(host: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    converge(host)
+
+    def no_start(vmid: int, file: Path) -> None:
+        raise PctError("startup for container '201' failed")
+
+    monkeypatch.setattr(host.standin.lxc, "start", no_start)
+    error = refusal(host, devices=["/dev/null"], allow_restart=True)
+    assert error.extra == {"rolled_back": True, "rollback_verified": False}
+    assert "needs a person" in error.finding.why
+
+
+@pytest.mark.parametrize(
+    ("text", "running"),
+    [
+        ("hostname: web\narch: amd64\nostype: debian\nmemory: 512\n", False),
+        ("hostname: glm5-01\narch: amd64\nostype: debian\nmemory: 512\n", True),
+        ("hostname: web\narch: amd64\nostype: debian\nmemory: 512\ntags: rackwell\n", True),
+    ],
+    ids=["other", "no tag", "other hostname"],
+)
+def test_a_foreign_container_is_not_touched(host: Module, text: str, running: bool) -> None:
+    host.standin.put(201, text, running)
+    error = refusal(host, devices=["/dev/absent"])
+    assert error.finding.code == "vmid-foreign"
+    assert (host.changing(), host.standin.conf(201)) == ([], text)
+
+
+def test_a_virtual_machine_of_that_number_is_foreign(host: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"vmid": 201, "type": "qemu", "node": "pve1", "id": "qemu/201", "name": "win"}
+    monkeypatch.setattr(pve_cli.Pve, "get", lambda self, path, *_: [row])
+    error = refusal(host)
+    assert error.finding.code == "vmid-foreign"
+    assert "'win'" in error.finding.why
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ({"devices": ["/dev/null", "/dev/nvidia-uvm-x"]}, "device-missing", "/dev/nvidia-uvm-x"),
+        ({"devices": ["/dev/nvidia99"]}, "device-missing", "nvidia-modprobe -c 99"),
+        ({"bridge": "vmbr77"}, "bridge-missing", "vmbr77"),
+        ({"storage": "tank"}, "storage-missing", "it has: local"),
+        ({"disk_size": 10**7}, "no-space", "10000000 GiB"),
+        ({"template": "local:vztmpl/other.tar.zst"}, "template-missing", "debian-12-lab_amd64.tar.zst"),
+        ({"mounts": [{"source": "/absent", "target": "/a", "read_only": True}]}, "mount-missing", "mkdir -p /absent"),
+        ({"ssh_public_key": "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n"}, "ssh-key-invalid", ".pub"),
+        ({"gpus": ["0000:ff:00.0"]}, "gpu-missing", "0000:ff:00.0"),
+    ],
+)
+def test_what_the_host_lacks_is_told_before_anything_is_made(
+    host: Module, changed: dict[str, Any], code: str, words: str
+) -> None:
+    finding = refusal(host, **changed).finding
+    assert finding.code == code
+    assert words in " ".join(finding.as_dict().values())
+    assert finding.fix
+    assert (host.changing(), host.standin.host.vmids()) == ([], [])
+
+
+@pytest.mark.parametrize("changed", [{"unprivileged": False}, {"ostype": "ubuntu"}, {"disk_size": 9}])
+def test_a_read_only_option_is_refused(host: Module, changed: dict[str, Any]) -> None:
+    converge(host)
+    assert refusal(host, **changed).finding.code == "read-only-option"
+    assert host.changing() == []
+
+
+def failing_unpack(self: Containers, vmid: int, *_: Any) -> None:
+    raise PctError("tar: ./usr: Cannot write: No space left on device")
+
+
+def failing_start(vmid: int, file: Path) -> None:
+    raise PctError("bridge down")
+
+
+@pytest.mark.parametrize(("at", "code"), [("unpack", "no-space"), ("start", "start-failed")])
+def test_a_creation_that_fails_leaves_nothing_behind(
+    host: Module, monkeypatch: pytest.MonkeyPatch, at: str, code: str
+) -> None:
+    host.standin.put(100, "hostname: web\nmemory: 512\n", running=True)
+    if at == "unpack":
+        monkeypatch.setattr(Containers, "_unpack", failing_unpack)
+    else:
+        monkeypatch.setattr(host.standin.lxc, "start", failing_start)
+    finding = refusal(host).finding
+    assert finding.code == code
+    assert finding.why.endswith(("nothing of it is left", "destroyed again"))
+    assert host.standin.host.vmids() == [100]
+
+
+def test_the_rest_of_an_interrupted_creation_is_replaced(host: Module) -> None:
+    host.standin.put(201, "hostname: glm5-01\nlock: create\ntags: rackwell\nmemory: 512\n")
+    out = converge(host)
+    assert out.result["created"]
+    assert "lock" not in host.standin.conf(201)
+
+
+def test_the_rest_of_somebody_elses_creation_is_not_touched(host: Module) -> None:
+    text = "hostname: web\nlock: create\nmemory: 512\n"
+    host.standin.put(201, text)
+    assert refusal(host).finding.code == "vmid-foreign"
+    assert host.standin.conf(201) == text
+
+
+def test_a_creation_that_goes_on_elsewhere_is_waited_for_and_then_told(
+    host: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.standin.put(201, "hostname: glm5-01\nlock: create\ntags: rackwell\nmemory: 512\n")
+    monkeypatch.setattr(pve_cli.Pve, "being_created", lambda self, vmid: 4711)
+    finding = refusal(host, start_timeout=0).finding
+    assert (finding.code, "4711" in finding.where) == ("busy", True)
+
+
+def test_systemd_that_never_gets_ready_ends_the_wait(host: Module) -> None:
+    host.states = ["starting"]
+    finding = refusal(host, start_timeout=0).finding
+    assert finding.code == "container-not-ready"
+    assert "state 'starting'" in finding.why
+
+
+def test_only_missing_keys_are_put_in(host: Module) -> None:
+    converge(host)
+    host.authorized = 'from="10.0.0.0/8" ssh-ed25519 AAAAC3Nza-test another comment\n'
+    assert not converge(host).changed
+    second = "ssh-rsa AAAAsecond two"
+    out = converge(host, ssh_public_key=f"# mine\n{KEY}\n{second}\n")
+    assert out.changed
+    assert host.authorized.endswith(f"comment\n{second}\n")
+
+
+def test_a_failed_pvesh_is_told_with_its_words(host: Module) -> None:
+    with pytest.raises(PveError) as caught:
+        pve_cli.Pve(host).get("/nope")
+    assert caught.value.finding.code == "pvesh-failed"
+    assert "No 'get' handler defined" in caught.value.finding.why
+
+
+def options(name: str) -> dict[str, Any]:
+    """Options of a role by their names without the role's."""
+    file = REPO / "roles" / name / "meta/argument_specs.yml"
+    found = yaml.safe_load(file.read_text())["argument_specs"]["main"]["options"]
+    return {key.removeprefix(name + "_"): value for key, value in found.items()}
+
+
+def shape(spec: dict[str, Any]) -> dict[str, Any]:
+    return {key: spec.get(key) for key in ("type", "required", "default", "elements")}
+
+
+def test_role_and_module_take_the_same_options() -> None:
+    role = options("pve_container")
+    assert role.pop("host")["required"]
+    role["ssh_public_key"] = role.pop("ssh_public_key_file")
+    assert {name: shape(spec) for name, spec in role.items()} == {
+        name: shape(spec) for name, spec in pve_container.SPEC.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["pve_host", "pve_container"])
+def test_defaults_of_the_role_are_those_that_its_specification_tells(name: str) -> None:
+    defaults = yaml.safe_load((REPO / "roles" / name / "defaults/main.yml").read_text())
+    told = {f"{name}_{key}": spec["default"] for key, spec in options(name).items() if "default" in spec}
+    assert defaults == told
+
+
+@pytest.mark.parametrize("module", [pve_host, pve_container])
+def test_documentation_is_yaml_and_tells_every_option(module: Any) -> None:
+    documented = yaml.safe_load(module.DOCUMENTATION)["options"]
+    assert yaml.safe_load(module.EXAMPLES)
+    assert yaml.safe_load(module.RETURN)
+    if module is pve_container:
+        assert {name: shape(spec) for name, spec in documented.items()} == {
+            name: shape(spec) for name, spec in pve_container.SPEC.items()
+        }
