@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
 import json
@@ -119,16 +120,19 @@ class Reading:
         packed = self.path("out.jsonl.gz")
         if os.path.exists(packed):
             with gzip.open(packed, "rt", encoding="utf-8") as stream:
-                stored = bench_client.parse_output(stream.read())  # type: Optional[Dict[str, Any]]
-                return stored
-        line = bench_client.parse_output(bench_unit.read_text(self.path("out.jsonl")))  # type: Optional[Dict[str, Any]]
+                kept = bench_client.parse_output(stream.read())
+            return None if kept is None else dict(kept)
+        line = bench_client.parse_output(bench_unit.read_text(self.path("out.jsonl")))
         if line is None:
             return None
         line = dict(bench_client.scrub(line))
-        with gzip.open(packed + ".partial", "wt", encoding="utf-8", compresslevel=6) as stream:
+        # a controller that was cut off may have left a reader behind, which does the same at the same time
+        partial = "%s.%d" % (packed, os.getpid())
+        with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as stream:
             stream.write(json.dumps(line) + "\n")
-        os.replace(packed + ".partial", packed)
-        os.unlink(self.path("out.jsonl"))
+        os.replace(partial, packed)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path("out.jsonl"))
         return line
 
     def _telemetry(self, duration: float, remarks: List[str]) -> Optional[Dict[str, Any]]:
@@ -153,11 +157,11 @@ class Reading:
         """The reason that outranks all others."""
         found = bench_client.reason(
             "server-crashed",
-            "the server died during the measurement at concurrency %d" % self.options["concurrency"],
+            "the server died during the measurement",
             "its unit was started anew, or nothing listens on its port any more",
             "read `journalctl -u %s`; the last lines of it are in the result" % self.server.unit,
-        )  # type: Dict[str, str]
-        return found
+        )
+        return dict(found)
 
     def _without_numbers(self, ended: str, status: str, restarted: bool, more: Dict[str, Any]) -> Dict[str, Any]:
         """A client that left no numbers: the server's death, the deadline, or its own failure."""

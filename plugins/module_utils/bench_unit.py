@@ -50,8 +50,8 @@ def systemd_run(
         "RuntimeMaxSec=%d" % timeout,
         "TimeoutStopSec=%d" % STOP_S,
         "LimitNOFILE=65536",
-        "StandardOutput=truncate:%s/stdout" % directory,
-        "StandardError=truncate:%s/stderr" % directory,
+        "StandardOutput=append:%s/stdout" % directory,
+        "StandardError=append:%s/stderr" % directory,
         "ExecStopPost=" + stop_post,
         "EnvironmentFile=-" + env_file,
     ]

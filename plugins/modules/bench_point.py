@@ -132,6 +132,7 @@ rackwell_error:
 import json
 import os
 import pwd
+import re
 import socket
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -153,6 +154,8 @@ IDENTITY = (
     "tokenizer",
 )
 POSITIVE = ("concurrency", "num_prompts", "input_tokens", "output_tokens", "point_timeout", "sample_hz")
+
+ACCESS = re.compile(r'"(GET|POST) /\S* HTTP/')
 
 
 class Server:
@@ -179,9 +182,10 @@ class Server:
             return False
 
     def lines(self) -> List[str]:
-        """The end of the journal of the server's unit."""
-        out = self._read(["journalctl", "--unit", self.unit, "--lines", "20", "--output", "cat", "--no-pager"])
-        return [line.strip()[:400] for line in out.splitlines() if line.strip()][-8:]
+        """The end of the journal of the server's unit, without the requests that it logged."""
+        out = self._read(["journalctl", "--unit", self.unit, "--lines", "200", "--output", "cat", "--no-pager"])
+        lines = [line.strip()[:400] for line in out.splitlines() if line.strip() and not ACCESS.search(line)]
+        return lines[-8:]
 
 
 class Point:

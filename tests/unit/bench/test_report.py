@@ -39,7 +39,7 @@ def test_a_point_that_does_not_count_is_in_no_figure() -> None:
     page = render(run([point(256, STORY[256]), crashed(512)]))
     assert "1 of 2 points does not count" in page
     assert "page_table_1_flattened" not in page
-    assert "The server died during the measurement at concurrency 512." in page
+    assert "The server died during the measurement." in page
     throughput = page[page.index('id="throughput-plot"') : page.index("</svg>", page.index('id="throughput-plot"'))]
     assert "512" not in throughput
 

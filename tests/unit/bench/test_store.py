@@ -137,7 +137,7 @@ def test_energy_and_power_are_of_all_gpus(story: BenchResult) -> None:
 
 
 def test_the_terminal_table_says_what_does_not_count() -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(table(run([point(4, (200.0, 100.0, 120.0)), crashed(512)])))
     text = console.export_text()
     assert "44.0 %" in text
