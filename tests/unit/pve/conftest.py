@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from labpve import containers, guest
 from pvestandin import MINORS, Standin, uuid
 
 
@@ -38,6 +37,6 @@ def driver(tmp_path: Path) -> Path:
 @pytest.fixture
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     """A stand-in host without containers."""
-    monkeypatch.setattr(guest, "set_up", lambda *_: None)
-    monkeypatch.setattr(containers, "device_id", lambda path: None)
+    monkeypatch.setattr("labpve.guest.set_up", lambda *_: None)
+    monkeypatch.setattr("labpve.containers.device_id", lambda path: None)
     return Standin(tmp_path / "host")
