@@ -93,10 +93,10 @@ class Snapshot(NamedTuple):
 
 
 class Healthy(NamedTuple):
-    """What a verified start showed."""
+    """What a verified start showed; ``ready_seconds`` is ``None`` for one that ran before it was asked."""
 
     invocation: str
-    ready_seconds: float
+    ready_seconds: float | None
     answer: str
 
 
@@ -104,7 +104,8 @@ class GateError(Exception):
     """A start was not accepted.
 
     Attributes:
-        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer`` or ``port-taken``.
+        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy`` or
+            ``port-taken``.
         lines: the log lines that tell why.
     """
 
@@ -179,6 +180,9 @@ class Gate:
                 return
             if self._clock() >= end:
                 heard = f"/health_generate says {reply.status}" if reply.status else f"no answer ({reply.text})"
+                if timeout <= 0:
+                    loading = "" if log.said_ready(self._lines) else "; it is still loading, or stuck in it"
+                    raise GateError("unhealthy", "the engine runs and does not serve", heard + loading)
                 raise GateError(
                     "never-ready",
                     "the engine did not get ready",

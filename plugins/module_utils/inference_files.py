@@ -52,9 +52,11 @@ def stage(path: str, text: str, mode: int) -> str:
             stream.write(text)
             stream.flush()
             os.fsync(handle)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(staged)
+        # a full disk is reported without the file's name
+        error.filename = path
         raise
     return staged
 

@@ -124,7 +124,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 rackwell_result:
-  description: What runs, and what its verification showed.
+  description: What runs, and what its verification showed. Its ready_seconds is null for what ran already.
   returned: success
   type: dict
   sample:
@@ -182,6 +182,7 @@ SCHEMA = "rackwell.inference_server/1"
 STATE = "/var/lib/rackwell"
 _FIXES = {
     "engine-died": "change the profile or the build as the log says, then run again (whole log: journalctl -u {unit})",
+    "unhealthy": "wait when it is loading; else run rackwell provision, which restarts it (log: journalctl -u {unit})",
     "never-ready": "read journalctl -u {unit}; raise limits.ready_timeout in the profile if it was still loading",
     "wrong-model": "set model.served_name in the profile to what clients ask for",
     "insane-answer": "the build or its flags compute wrongly: compare with a build without its patches",
@@ -262,7 +263,7 @@ class Server:
     def _ask(self, invocation: str, timeout: float) -> Healthy:
         """Verify what runs, without starting anything."""
         answer = self.gate.verify(self.check, invocation, timeout)
-        return Healthy(invocation, 0.0, answer)
+        return Healthy(invocation, None, answer)
 
     # -- state: started ------------------------------------------------------------------------------------------
 
@@ -393,8 +394,8 @@ class Server:
         try:
             healthy = self._ask(state.invocation, max(left, 0.0))
         except GateError as error:
-            self.module.warn(f"{self.unit} runs and does not serve: {error}")
-            return [f"it does not serve ({error.code}: {error.why})"]
+            self.module.warn(f"{self.unit}: {error}")
+            return [f"{error.what}: {error.why}"]
         if state.enabled:
             done(self.module, False, self._result(healthy))
         if not self.module.check_mode:
@@ -437,7 +438,7 @@ class Server:
             rolled_back, healthy, told = self.activation.return_to(back, self.check)
         except (GateError, CommandError, OSError) as worse:
             rolled_back, healthy, told = False, None, f"the return failed half-way: {worse}"
-        told = error.why + ". " + told[:1].upper() + told[1:]
+        told = error.why.rstrip(".") + ". " + told[:1].upper() + told[1:]
         gate = GateError(error.code, error.what, told, error.lines)
         self._gate_failed(gate, rolled_back=rolled_back, rollback_verified=healthy is not None)
 

@@ -215,6 +215,16 @@ def test_an_engine_that_serves_nonsense_is_not_kept(paths: Paths, start: Start, 
     assert activation.present().release == OLD
 
 
+def test_asking_what_runs_does_not_wait(paths: Paths) -> None:
+    activation, world = serve_old(paths, [])
+    before = world.now
+    assert activation.gate.verify(CHECK, "start1", 0) == " Paris."
+    world.start.health = [Reply(503, "")]
+    with pytest.raises(GateError, match="503; it is still loading") as error:
+        activation.gate.verify(CHECK, "start1", 0)
+    assert (error.value.code, world.now) == ("unhealthy", before)
+
+
 def test_another_server_on_the_port_is_not_taken_for_ours(paths: Paths) -> None:
     activation, _world = make(paths, [Start()], active=False, owners=[Owner(9, "nc -l", ("/user.slice",))])
     error, _back = run(activation, WANTED_NEW)

@@ -25,8 +25,10 @@ def test_a_staged_file_touches_nothing_until_it_is_committed(tmp_path: Path) -> 
 
 def test_a_file_that_cannot_be_staged_leaves_nothing(tmp_path: Path) -> None:
     # a name that is too long once the suffix is on it fails in the same call as a full disk
-    with pytest.raises(OSError, match="name too long"):
-        files.stage(str(tmp_path / ("x" * 250)), "text", 0o644)
+    path = str(tmp_path / ("x" * 250))
+    with pytest.raises(OSError, match="name too long") as failed:
+        files.stage(path, "text", 0o644)
+    assert failed.value.filename == path
     assert list(tmp_path.iterdir()) == []
 
 
