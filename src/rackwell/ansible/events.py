@@ -18,15 +18,16 @@ Event = Mapping[str, Any]
 # tasks that only steer a play: people wait for none of them
 _QUIET_ACTIONS = frozenset(
     {
-        "include_tasks",
-        "include_role",
-        "import_tasks",
-        "import_role",
-        "include_vars",
-        "set_fact",
-        "meta",
         "assert",
         "debug",
+        "import_role",
+        "import_tasks",
+        "include_role",
+        "include_tasks",
+        "include_vars",
+        "meta",
+        "set_fact",
+        "validate_argument_spec",
     }
 )
 # errors of modules that wait for a person's decision, and for another run

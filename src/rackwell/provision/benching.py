@@ -23,7 +23,7 @@ def bench(site: Path, name: str, progress: Progress, sweep: str | None = None) -
     root = declaration.load(site)
     root.container(name)
     with container_lock(root.state, name, "bench"):
-        target = declared.target(site, name)
+        target = declared.target(root, name)
         target.site.bench(target.container, sweep)
         progress.safety = "no machine was touched"
         run = RunDirectory.create(root.state, "bench")

@@ -10,7 +10,7 @@ from pathlib import Path
 from rackwell.build import BuildSpec, load_build, patch_requirements
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import paths
-from rackwell.site import declaration, validation, yamlsource
+from rackwell.site import validation, yamlsource
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
 from rackwell.site.profile import Profile
@@ -33,13 +33,12 @@ class Target:
         return [self.container.name, self.host]
 
 
-def target(path: Path, name: str) -> Target:
-    """The container `name` of the site at `path`, checked with its host.
+def target(site: Site, name: str) -> Target:
+    """The container `name` of `site`, checked with its host.
 
     Raises:
         RackwellError: anything about the two, or about the site as a whole, does not hold (exit 2).
     """
-    site = declaration.load(path)
     container = site.container(name)
     host = site.host_of(container)
     problems = [*site.problems_of(name, host), *build_problems(site, container)]

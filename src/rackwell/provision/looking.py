@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +91,15 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
         host_state=f"driver {of_host.get('driver') or 'not loaded'}" if of_host.get("reachable") else "unreachable",
         state=state if state != "running" or mine.get("reachable") else "running, ssh silent",
         release=str(mine.get("slot", "")).rpartition("/")[2][:12] or ("none" if mine.get("reachable") else "unknown"),
-        unit=_unit(str(mine.get("unit", ""))) if mine.get("reachable") else "unknown",
+        unit=_unit(mine) if mine.get("reachable") else "unknown",
         bench=_bench(site, node),
     )
 
 
-def _unit(shown: str) -> str:
-    """The state in what ``systemctl show`` says."""
-    values = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
-    if not values:
-        return "unknown"
-    text = values.get("ActiveState", "unknown")
-    restarts = values.get("NRestarts", "0")
-    return text if restarts in {"", "0"} else f"{text}, {restarts} restarts"
+def _unit(report: Mapping[str, Any]) -> str:
+    """The state of the server's unit, with its restarts when there were any."""
+    state, restarts = str(report.get("unit") or "absent"), str(report.get("restarts") or "0")
+    return state if restarts == "0" else f"{state}, {restarts} restarts"
 
 
 def _bench(site: Site, node: Node) -> str:

@@ -94,7 +94,7 @@ def provision(
     root = declaration.load(site)
     root.container(name)
     with container_lock(root.state, name, "provision"):
-        target = declared.target(site, name)
+        target = declared.target(root, name)
         progress.line("controller", f"declaration of {name} on {target.host} holds")
         progress.safety = "no machine was touched; the next run goes on from what was fetched"
         run = RunDirectory.create(root.state, "provision")

@@ -67,7 +67,7 @@ def verify(path: Path, name: str, progress: Progress) -> Verified:
     root = declaration.load(path)
     root.container(name)
     with container_lock(root.state, name, "verify"):
-        target = declared.target(path, name)
+        target = declared.target(root, name)
         run = RunDirectory.create(root.state, "verify")
         played = plays.play("verify", target, run, progress)
         progress.safety = "verify changes nothing"
