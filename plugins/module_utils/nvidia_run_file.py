@@ -121,7 +121,7 @@ def place_to_unpack(size: int, candidates: tuple[str, ...], library_directory: s
         if same:
             needed = {directory: (UNPACKED + INSTALLED) * size}
         lacking = [
-            "%s has %s MiB free, needed are %s MiB" % (where, _mib(free), _mib(needed[where]))
+            "%s has %s MiB free, needed are %s MiB" % (where, free >> 20, _mib(needed[where]))
             for where, free in ((directory, _free(place)), (library_directory, _free(target)))
             if where in needed and free < needed[where]
         ]
@@ -189,6 +189,7 @@ def _free(place: os.statvfs_result) -> int:
 
 
 def _mib(size: int) -> int:
+    """Rounded up: what is needed; what is free is rounded down."""
     return -(-size // (1 << 20))
 
 

@@ -39,7 +39,7 @@ def lay(root: Path, version: str = VERSION, folder: str = LIBRARIES, links: bool
         ("595.58.03\n", "", "595.58.03"),
         (
             "",
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build  \nGCC version: x\n",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build  \nGCC version\n",
             "590.48.01",
         ),
         (
