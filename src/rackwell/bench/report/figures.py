@@ -53,9 +53,9 @@ def throughput(points: Sequence[BenchPoint], previous: Sequence[BenchPoint | Non
     output, total, peak = (rates(points, f"{key}_tok_per_s") for key in ("output", "total", "peak_output"))
     was = rates(previous, "output_tok_per_s")
     main = Line("output", output, "s-output")
-    lines = [Line("total", total, "s-total"), Line("peak output", peak, "s-peak"), main]
+    lines = [Line("total", total, "s-total"), Line("peak", peak, "s-peak"), main]
     if any(value is not None for value in was):
-        lines.insert(0, Line("earlier output", was, "s-was"))
+        lines.insert(0, Line("earlier", was, "s-was"))
     drawing = svg.sweep(
         "throughput-plot",
         "Throughput over concurrency",
@@ -82,7 +82,7 @@ def throughput(points: Sequence[BenchPoint], previous: Sequence[BenchPoint | Non
         "throughput",
         "Throughput",
         "Tokens over the whole measured time, ramp and tail included. Total counts prompt and output tokens; "
-        "peak is the best single second.",
+        "peak is the best single second of output.",
         [drawing],
         head,
         rows,

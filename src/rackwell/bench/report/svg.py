@@ -19,6 +19,8 @@ Format = Callable[[float], str]
 
 _LINE = 15.0
 """Height that a label needs, SVG units."""
+_ROOM = 48.0
+"""Width that a tick's label needs where it is drawn large, SVG units."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,8 +123,13 @@ def y_axis(frame: Frame, scale: Scale, title: str, form: Format = scales.tick) -
 
 
 def x_axis(frame: Frame, scale: Scale, title: str, form: Format = scales.tick) -> str:
-    """Tick labels below the plotting area, and what they count."""
-    parts = [text(scale(value), frame.y0 + 18, form(value), "tick", "middle") for value in scale.ticks]
+    """Tick labels below the plotting area, and what they count. Those with little room yield on small screens."""
+    parts = []
+    free = float("-inf")
+    for value in scale.ticks:
+        place = scale(value)
+        parts.append(text(place, frame.y0 + 18, form(value), "tick" if place >= free else "tick cramped", "middle"))
+        free = place + _ROOM if place >= free else free
     parts.append(text((frame.x0 + frame.x1) / 2, frame.height - 6, title, "axis-title", "middle"))
     return "".join(parts)
 
@@ -222,7 +229,7 @@ def point_values(line: Line, xs: Sequence[float], y: Scale, frame: Frame, *, bel
         beside = y(value) + 20 if below and y(value) + 20 < frame.y0 - 2 else y(value) - 11
         words = scales.number(value)
         parts.append(text(place, beside, words, f"value {line.css}", "middle"))
-        free = place - 8.0 * len(words) - 6
+        free = place - 9.5 * len(words) - 6
     return parts
 
 
