@@ -87,7 +87,8 @@ options:
   state:
     description:
       - V(started) brings the server to what is declared.
-      - V(checked) only asks whether it serves, and changes nothing.
+      - V(checked) asks whether it serves, and whether it is as declared as far as O(unit) and O(release) are given. It
+        changes nothing.
     type: str
     choices: [started, checked]
     default: started
@@ -258,6 +259,20 @@ class Server:
         except GateError as error:
             self._gate_failed(error)
             raise
+        if self.module.params["unit"] is not None:
+            drift = self._differences()
+            if drift:
+                why = "it serves, and differs in: " + ", ".join(drift)
+                fix = "bring it to what is declared with rackwell provision, or declare what runs"
+                fail(
+                    self.module,
+                    "not-as-declared",
+                    "the server is not what is declared",
+                    self.unit,
+                    why,
+                    fix,
+                    diff=self._diff(),
+                )
         done(self.module, False, self._result(healthy))
 
     def _ask(self, invocation: str, timeout: float) -> Healthy:
@@ -275,7 +290,7 @@ class Server:
             found.append("unit file")
         if self.present.environment != p["environment"]:
             found.append("environment file")
-        if self.present.release != self.release:
+        if self.release and self.present.release != self.release:
             found.append("release")
         if not self.present.active:
             found.append("not running")
@@ -291,7 +306,7 @@ class Server:
             (
                 os.path.join(self.root, SLOT),
                 f"{self.present.release}\n" if self.present.release else "",
-                f"{self.release}\n",
+                f"{self.release or self.present.release}\n",
             ),
         )
         return [
