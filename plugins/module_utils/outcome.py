@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 
-def fail(module: AnsibleModule, code: str, what: str, where: str = "", why: str = "", fix: str = "", **extra: Any) -> NoReturn:
+def fail(
+    module: AnsibleModule, code: str, what: str, where: str = "", why: str = "", fix: str = "", **extra: Any
+) -> NoReturn:
     """End the module with an error.
 
     Args:

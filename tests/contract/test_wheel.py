@@ -19,9 +19,16 @@ REPOSITORY = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built wheel, unpacked as an installation; built from a copy, so that the checkout stays as it is."""
     source = tmp_path_factory.mktemp("source") / "rackwell"
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=REPOSITORY, check=True, capture_output=True
-    ).stdout.decode().split("\0")
+    files = (
+        subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=REPOSITORY,
+            check=True,
+            capture_output=True,
+        )
+        .stdout.decode()
+        .split("\0")
+    )
     for name in filter(None, files):
         if (REPOSITORY / name).is_file():
             target = source / name
@@ -29,7 +36,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy2(REPOSITORY / name, target)
     output = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(output)], cwd=source, check=True, capture_output=True
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(output)],
+        cwd=source,
+        check=True,
+        capture_output=True,
     )
     target = tmp_path_factory.mktemp("site-packages")
     with zipfile.ZipFile(next(output.glob("*.whl"))) as wheel:
