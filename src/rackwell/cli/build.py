@@ -25,6 +25,7 @@ def build(
         typer.Argument(metavar="NAME", help="Builds; without one, all that the site's containers use."),
     ] = None,
     site: SiteOption = HERE,
+    everything: Annotated[bool, typer.Option("--all", help="Every build file of the site as well.")] = False,
     relock: Annotated[
         bool, typer.Option("--relock", help="Resolve versions anew even where the lock still fits.")
     ] = False,
@@ -38,28 +39,23 @@ def build(
 
     Fetched, verified, patched, locked by hash, one digest each.
     """
-    execute("build", as_json, lambda terminal: _body(terminal, site, names or [], relock, python or None))
+    execute("build", as_json, lambda terminal: _body(terminal, site, names or [], everything, relock, python or None))
 
 
-def _body(terminal: Terminal, path: Path, names: list[str], relock: bool, python: str | None) -> Outcome:
-    from rackwell.build import load_build
+def _body(
+    terminal: Terminal, path: Path, names: list[str], everything: bool, relock: bool, python: str | None
+) -> Outcome:
     from rackwell.cli.output import Outcome
     from rackwell.provision import builds
-    from rackwell.provision.declared import BUILD_ROLES, build_file
     from rackwell.site import declaration
 
     site = declaration.load(path)
-    wanted: dict[tuple[str, str | None], None] = {(name, python): None for name in names}
-    if not names:
-        for container in site.containers.values():
-            server = site.build_name(container, "release")
-            if not server:
-                continue
-            own = load_build(build_file(site, server)).python
-            for role in BUILD_ROLES:
-                wanted[site.build_name(container, role), None if role == "release" else own] = None
+    wanted = [(name, python) for name in names] or builds.used(site)
+    if everything:
+        named = {name for name, _ in wanted}
+        wanted += [(file.stem, python) for file in sorted((site.path / "builds").glob("*.yml")) if file.stem not in named]
     terminal.safety = "no machine was touched; the next build goes on from what was fetched"
-    built = [builds.make(site, name, terminal, relock=relock, python=version) for name, version in wanted if name]
+    built = [builds.make(site, name, terminal, relock=relock, python=version) for name, version in wanted]
     return Outcome(
         {"releases": [release.as_dict() for release in built]},
         show=lambda out: out.print("\n".join(f"{r.build:<14} {r.digest[:12]}  {r.path}" for r in built)),

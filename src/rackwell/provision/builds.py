@@ -67,6 +67,29 @@ def make_all(site: Site, container: Node, progress: Progress) -> dict[str, Built
     }
 
 
+def used(site: Site) -> list[tuple[str, str | None]]:
+    """The builds of all containers, with the Python that the small ones take from the server's build.
+
+    A build that is needed for several versions comes last for its own: its plain link leads to what was made last.
+
+    Raises:
+        RackwellError: a build file does not hold (exit 2).
+    """
+    wanted: set[tuple[str, str]] = set()
+    own: dict[str, str] = {}
+    for container in site.containers.values():
+        server = site.build_name(container, "release")
+        if not server:
+            continue
+        python = load_build(build_file(site, server)).python
+        for role in BUILD_ROLES:
+            if name := site.build_name(container, role):
+                own.setdefault(name, load_build(build_file(site, name)).python)
+                wanted.add((name, own[name] if role == "release" else python))
+    ordered = sorted(wanted, key=lambda pair: (pair[1] == own[pair[0]], pair))
+    return [(name, None if python == own[name] else python) for name, python in ordered]
+
+
 def bundles(container: Node, built: dict[str, Built]) -> dict[str, str]:
     """Extra variables that name the exact releases, where the declaration does not name a bundle itself."""
     return {
