@@ -39,7 +39,6 @@ def render(name: str, profile: dict[str, Any]) -> str:
     environment.undefined = jinja2.StrictUndefined
     return environment.get_template(name).render(
         __inference_server_profile=profile,
-        inference_server_profile="toy",
         inference_server_user="rackwell",
         inference_server_release_root="/opt/rackwell",
     )
