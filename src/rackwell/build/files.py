@@ -75,14 +75,22 @@ def scratch(state: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def telling_no_space(path: Path) -> Iterator[None]:
-    """Turn "no space left" into an error that says where."""
+def telling_file_errors(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses, a lack of space above all, into an error that says where."""
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-        raise no_space(path, None) from error
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise no_space(path, None) from error
+        raise RackwellError(
+            Problem(
+                "filesystem",
+                "a file operation failed",
+                str(error.filename or path),
+                error.strerror or str(error),
+                "make it readable and writable, then run again",
+            )
+        ) from error
 
 
 def no_space(path: Path, needed: int | None) -> RackwellError:

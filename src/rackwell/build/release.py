@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from rackwell.build import lock as locks
 from rackwell.build import series
 from rackwell.build.fetch import Blobs, fetch
-from rackwell.build.files import link_atomically, scratch, sha256_of, telling_no_space
+from rackwell.build.files import link_atomically, scratch, sha256_of, telling_file_errors
 from rackwell.build.model import BuildSpec
 from rackwell.build.probewheel import PROJECT, probe_wheel
 from rackwell.build.wheelfile import PLATFORM, Wheel, WheelName, best, patched
@@ -85,7 +85,7 @@ def make_release(
     for patch in patches:
         if patch.meta.status == "harmful":
             progress(f"WARNING: patch {patch.name} is known to be harmful: {patch.meta.risk or patch.meta.summary}")
-    with telling_no_space(state), scratch(state) as folder:
+    with telling_file_errors(state), scratch(state) as folder:
         lock = _lock(spec, _lock_path(spec, state, catalog, suffix), version, relock, progress)
         _check_sources(spec, lock)
         blobs = Blobs(state)
@@ -166,7 +166,8 @@ def _patch(patches: list[series.Patch], blobs: Blobs, source: locks.LockedWheel,
         ) from error
     for patch in mine:
         hunks = sum(len(file.hunks) for file in patch.files)
-        progress(f"patch {patch.name}: {len(patch.files)} files, {hunks} hunks in {source.project} {source.version}")
+        size = f"{_count(hunks, 'hunk')} in {_count(len(patch.files), 'file')}"
+        progress(f"patch {patch.name}: {size} of {source.project} {source.version}")
     digest = hashlib.sha256(data).hexdigest()
     if not blobs.holds(digest):
         blobs.add_bytes(data, digest)
@@ -218,6 +219,10 @@ def _own(spec: BuildSpec, python: str, blobs: Blobs) -> list[_Packed]:
     if problems:
         raise RackwellError(problems, ExitCode.INVALID)
     return packed
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _normal(version: str) -> str:

@@ -3,50 +3,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import tinywheels
-
-from rackwell.build import Release, load_build, make_release
+from buildsite import BUILD, Site, make_catalog
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "index: asks the machine's package index; skipped where it does not answer")
-
-
-@dataclasses.dataclass
-class Site:
-    """A scratch site with its catalogue; `make` builds, `said` collects the progress."""
-
-    folder: Path
-    catalog: Path
-    index: Path
-    said: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def state(self) -> Path:
-        return self.folder / ".rackwell"
-
-    def write(self, text: str, name: str = "lab") -> Path:
-        path = self.folder / "builds" / f"{name}.yml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def make(self, path: Path, progress: Callable[[str], None] | None = None, **options: object) -> Release:
-        return make_release(
-            load_build(path),
-            site_state=self.state,
-            catalog=self.catalog,
-            progress=progress or self.said.append,
-            **options,  # type: ignore[arg-type]
-        )
 
 
 @pytest.fixture(scope="session")
@@ -55,18 +24,28 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Path:
-    folder = tmp_path / "catalog"
-    entry = folder / "patches" / "sglang" / "example"
-    entry.mkdir(parents=True)
-    (entry / "patch.yml").write_text(tinywheels.PATCH_YML)
-    (entry / "0.5.9.patch").write_text(tinywheels.PATCH)
-    (folder / "builds").mkdir()
-    return folder
+def site(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site in which nothing was built."""
+    for name, value in tinywheels.index_environment(index).items():
+        monkeypatch.setenv(name, value)
+    return Site(tmp_path / "site", make_catalog(tmp_path / "catalog"), index)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory, index: Path) -> Path:
+    """A site's folder after the first build of `BUILD` as ``lab``."""
+    base = tmp_path_factory.mktemp("built")
+    site = Site(base / "site", make_catalog(base / "catalog"), index)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in tinywheels.index_environment(index).items():
+            patch.setenv(name, value)
+        site.make(site.write(BUILD))
+    return site.folder
 
 
 @pytest.fixture
-def site(tmp_path: Path, catalog: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    for name, value in tinywheels.index_environment(index).items():
-        monkeypatch.setenv(name, value)
-    return Site(tmp_path / "site", catalog, index)
+def locked(site: Site, built: Path) -> Site:
+    """A site in which `BUILD` is locked and its wheels are fetched, but no release is made of them."""
+    shutil.copytree(built / "builds", site.folder / "builds")
+    shutil.copytree(built / ".rackwell/blobs", site.state / "blobs")
+    return site

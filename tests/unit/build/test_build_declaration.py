@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tinywheels
-from conftest import Site
+from buildsite import Site
 
 import rackwell
 from rackwell.build import load_build, patch_requirements

@@ -14,22 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 import tinywheels
-from conftest import Site
+from buildsite import BUILD, Site
 
 from rackwell.build import fetch, load_build, lock
 from rackwell.build.files import scratch
 from rackwell.build.series import find_patches
 from rackwell.errors import ExitCode, RackwellError
-
-BUILD = """\
-python: "3.11"
-sources:
-  sglang: {version: 0.5.9}
-  flashinfer-python: {version: 0.6.3}
-patches: [sglang/example]
-dependencies: declared
-requirements: [helper, native]
-"""
 
 
 def tree(folder: Path) -> dict[str, bytes | str]:
@@ -47,14 +37,14 @@ def fails(site: Site, path: Path, **options: object) -> RackwellError:
     return caught.value
 
 
-def test_a_release_is_what_its_digest_says(site: Site) -> None:
-    release = site.make(site.write(BUILD))
+def test_a_release_is_what_its_digest_says(locked: Site) -> None:
+    release = locked.make(locked.write(BUILD))
     data = (release.path / "manifest.json").read_bytes()
     assert hashlib.sha256(data).hexdigest() == release.digest == release.path.name
     assert json.loads(data) == release.manifest
     assert data == json.dumps(release.manifest, sort_keys=True, separators=(",", ":")).encode() + b"\n"
     assert release.changed
-    assert str((site.state / "builds/lab").readlink()) == f"../releases/{release.digest}"
+    assert str((locked.state / "builds/lab").readlink()) == f"../releases/{release.digest}"
     manifest = release.manifest
     assert (manifest["schema"], manifest["name"]) == ("rackwell.release/1", "lab")
     assert (manifest["python"], manifest["platform"]) == ("3.11", "linux_x86_64")
@@ -65,21 +55,21 @@ def test_a_release_is_what_its_digest_says(site: Site) -> None:
         f"{w['project']}=={w['version']} --hash=sha256:{w['sha256']}" for w in manifest["wheels"]
     )
     for wheel in [*manifest["wheels"], manifest["uv"]]:
-        blob = site.state / "blobs/sha256" / wheel["sha256"]
+        blob = locked.state / "blobs/sha256" / wheel["sha256"]
         assert hashlib.sha256(blob.read_bytes()).hexdigest() == wheel["sha256"]
         assert blob.stat().st_size == wheel["size"]
     assert manifest["wheels"][3]["filename"] == "native-2.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     assert [source["project"] for source in manifest["sources"]] == ["flashinfer-python", "sglang"]
-    assert list((site.state / "tmp").iterdir()) == []
+    assert list((locked.state / "tmp").iterdir()) == []
 
 
-def test_the_patched_wheel_is_patched_and_keeps_its_version(site: Site) -> None:
-    manifest = site.make(site.write(BUILD)).manifest
+def test_the_patched_wheel_is_patched_and_keeps_its_version(locked: Site) -> None:
+    manifest = locked.make(locked.write(BUILD)).manifest
     wheel = manifest["wheels"][-1]
     assert re.fullmatch(r"sglang-0\.5\.9-1[0-9a-f]{8}-py3-none-any\.whl", wheel["filename"])
     assert wheel["version"] == "0.5.9"
     assert wheel["sha256"] != manifest["sources"][1]["sha256"]
-    with zipfile.ZipFile(site.state / "blobs/sha256" / wheel["sha256"]) as archive:
+    with zipfile.ZipFile(locked.state / "blobs/sha256" / wheel["sha256"]) as archive:
         assert b"line twenty-one\n" in archive.read("sglang/runner.py")
         assert b"Version: 0.5.9\n" in archive.read("sglang-0.5.9.dist-info/METADATA")
     (patch,) = manifest["patches"]
@@ -98,36 +88,36 @@ def test_the_same_inputs_give_the_same_digest(site: Site, tmp_path: Path) -> Non
     assert (site.folder / "builds/lab.lock").read_bytes() == (other.folder / "builds/lab.lock").read_bytes()
 
 
-def test_a_second_run_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = site.write(BUILD)
-    first = site.make(path)
-    before = tree(site.folder)
+def test_a_second_run_changes_nothing(locked: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = locked.write(BUILD)
+    first = locked.make(path)
+    before = tree(locked.folder)
     # with everything there, nobody is asked
     monkeypatch.setattr(lock, "resolve", None)
     monkeypatch.setattr(fetch, "_run", None)
-    second = site.make(path)
+    second = locked.make(path)
     assert (second.digest, second.changed) == (first.digest, False)
-    assert tree(site.folder) == before
+    assert tree(locked.folder) == before
 
 
-def test_another_patch_is_another_release(site: Site) -> None:
-    path = site.write(BUILD)
-    first = site.make(path)
-    diff = site.catalog / "patches/sglang/example/0.5.9.patch"
+def test_another_patch_is_another_release(locked: Site) -> None:
+    path = locked.write(BUILD)
+    first = locked.make(path)
+    diff = locked.catalog / "patches/sglang/example/0.5.9.patch"
     diff.write_text(diff.read_text().replace("twenty-one", "XXI"))
-    second = site.make(path)
+    second = locked.make(path)
     assert second.digest != first.digest
     assert second.changed
     assert second.manifest["wheels"][-1]["filename"] != first.manifest["wheels"][-1]["filename"]
     assert first.path.is_dir(), "the release before stays, to return to"
 
 
-def test_the_lock_is_a_requirements_file_without_an_index(site: Site) -> None:
-    site.make(site.write(BUILD))
-    text = (site.folder / "builds/lab.lock").read_text()
+def test_the_lock_is_a_requirements_file_without_an_index(locked: Site) -> None:
+    locked.make(locked.write(BUILD))
+    text = (locked.folder / "builds/lab.lock").read_text()
     assert re.match(r"# rackwell-lock/1 inputs-sha256:[0-9a-f]{64}\n", text)
     assert "://" not in text
-    found = lock.read_lock(site.folder / "builds/lab.lock")
+    found = lock.read_lock(locked.folder / "builds/lab.lock")
     assert found is not None
     assert found.text() == text
     assert [wheel.project for wheel in found.sources] == ["flashinfer-python", "sglang"]
@@ -194,11 +184,11 @@ def test_a_shipped_build_is_locked_in_the_site(site: Site) -> None:
     assert [wheel["project"] for wheel in release.manifest["wheels"]] == ["leaf", "rackwell-probe"]
 
 
-def test_own_wheels(site: Site) -> None:
-    own = tinywheels.make_wheel(site.folder / "wheels", "mine", "1.0", {"mine.py": ""}, requires=["not-there"])
+def test_own_wheels(locked: Site) -> None:
+    own = tinywheels.make_wheel(locked.folder / "wheels", "mine", "1.0", {"mine.py": ""}, requires=["not-there"])
     digest = hashlib.sha256(own.read_bytes()).hexdigest()
     text = f"{BUILD}wheels:\n  - path: ../wheels/{own.name}\n    sha256: {digest}\n"
-    manifest = site.make(site.write(text)).manifest
+    manifest = locked.make(locked.write(text)).manifest
     assert {
         "filename": own.name,
         "sha256": digest,
@@ -206,27 +196,27 @@ def test_own_wheels(site: Site) -> None:
         "project": "mine",
         "version": "1.0",
     } in (manifest["wheels"])
-    (found,) = fails(site, site.write(text.replace(digest, "f" * 64))).problems
+    (found,) = fails(locked, locked.write(text.replace(digest, "f" * 64))).problems
     assert found.code == "hash-mismatch"
     assert found.where.endswith("lab.yml:10")
-    (found,) = fails(site, site.write(text.replace("mine-1.0", "yours-1.0"))).problems
+    (found,) = fails(locked, locked.write(text.replace("mine-1.0", "yours-1.0"))).problems
     assert (found.code, found.where.endswith("lab.yml:9")) == ("wheel-missing", True)
     shutil.copy(own, own.with_name("mine-2.0-py3-none-any.whl"))
-    (found,) = fails(site, site.write(text.replace("mine-1.0", "mine-2.0"))).problems
+    (found,) = fails(locked, locked.write(text.replace("mine-1.0", "mine-2.0"))).problems
     assert (found.code, found.why) == ("wheel-malformed", "its metadata says mine 1.0")
     tinywheels.make_wheel(own.parent, "mine", "1.0", {}, tag="cp312-cp312-linux_x86_64")
-    (found,) = fails(site, site.write(text.replace("py3-none-any", "cp312-cp312-linux_x86_64"))).problems
+    (found,) = fails(locked, locked.write(text.replace("py3-none-any", "cp312-cp312-linux_x86_64"))).problems
     assert found.code == "wheel-unfit"
     tinywheels.make_wheel(own.parent, "leaf", "9", {})
-    (found,) = fails(site, site.write(f"{BUILD}wheels: [{{path: ../wheels/leaf-9-py3-none-any.whl}}]\n")).problems
+    (found,) = fails(locked, locked.write(f"{BUILD}wheels: [{{path: ../wheels/leaf-9-py3-none-any.whl}}]\n")).problems
     assert (found.code, "leaf" in found.what) == ("given-twice", True)
 
 
-def test_a_declared_hash_must_be_the_wheels(site: Site) -> None:
-    digest = hashlib.sha256((site.index / "sglang-0.5.9-py3-none-any.whl").read_bytes()).hexdigest()
+def test_a_declared_hash_must_be_the_wheels(locked: Site) -> None:
+    digest = hashlib.sha256((locked.index / "sglang-0.5.9-py3-none-any.whl").read_bytes()).hexdigest()
     text = BUILD.replace("{version: 0.5.9}", f"{{version: 0.5.9, sha256: {digest}}}")
-    site.make(site.write(text))
-    error = fails(site, site.write(text.replace(digest, "f" * 64)))
+    locked.make(locked.write(text))
+    error = fails(locked, locked.write(text.replace(digest, "f" * 64)))
     assert error.exit_code == ExitCode.INVALID
     assert error.problems[0].code == "hash-mismatch"
     assert error.problems[0].where.endswith("lab.yml:3")
@@ -250,17 +240,17 @@ def test_a_wheel_that_changed_at_the_index_is_refused(
     assert not (site.state / "builds").exists()
 
 
-def test_a_damaged_blob_is_fetched_again(site: Site) -> None:
-    path = site.write(BUILD)
-    release = site.make(path)
-    blob = site.state / "blobs/sha256" / release.manifest["wheels"][1]["sha256"]
+def test_a_damaged_blob_is_fetched_again(locked: Site) -> None:
+    path = locked.write(BUILD)
+    release = locked.make(path)
+    blob = locked.state / "blobs/sha256" / release.manifest["wheels"][1]["sha256"]
     whole = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert not site.make(path).changed
+    assert not locked.make(path).changed
     assert blob.read_bytes() == whole
     (release.path / "manifest.json").write_text("{}")
-    assert site.make(path).changed
+    assert locked.make(path).changed
     assert hashlib.sha256((release.path / "manifest.json").read_bytes()).hexdigest() == release.digest
 
 
@@ -361,6 +351,14 @@ def test_interrupted_anywhere_it_leaves_nothing_half_made(
                 assert hashlib.sha256(content).hexdigest() == Path(name).name
         assert site.make(path).digest == expected.digest
     assert tree(site.folder) == tree(whole.folder)
+
+
+def test_what_the_file_system_refuses_is_said(site: Site) -> None:
+    path = site.write(BUILD)
+    site.state.write_text("a file where the state should be")
+    error = fails(site, path)
+    assert (error.exit_code, error.problems[0].code) == (ExitCode.FAILED, "filesystem")
+    assert error.problems[0].where.startswith(str(site.state))
 
 
 def test_interrupted_while_pip_works_it_ends_pip(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tinywheels
-from conftest import Built
+from releasesite import Built
 
 pytestmark = pytest.mark.skipif(
     not Path(f"/usr/bin/python{tinywheels.running_python()}").exists(),

@@ -14,9 +14,9 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest impo
     pack,
     pieces,
 )
-from conftest import Built
 from hypothesis import given
 from hypothesis import strategies as st
+from releasesite import Built
 
 digests = st.text("0123456789abcdef", min_size=64, max_size=64)
 

@@ -12,7 +12,7 @@ import tinywheels
 from ansible_collections.rackwell.gpu.plugins.module_utils import release_target
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import ReleaseError, pack, pieces
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_target import Store
-from conftest import Built
+from releasesite import Built
 
 
 class Stopped(BaseException):
