@@ -114,11 +114,19 @@ def digest(*parts: Path | str) -> str:
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold an exclusive lock file; waits, and says so. The kernel drops it when the process ends, however it ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(what, f"waiting for another laboratory command to end ({path})")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(what, f"waiting for another laboratory command to end ({path})")
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            # who held it may have removed the file (a purge): then somebody else can hold the new one
+            try:
+                current = os.path.samestat(path.stat(), os.fstat(handle.fileno()))
+            except FileNotFoundError:
+                current = False
+            if current:
+                yield
+                return

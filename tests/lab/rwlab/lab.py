@@ -137,8 +137,8 @@ def down(instance: Instance, *, purge: bool) -> None:
         if purge and instance.state.exists():
             say(instance.name, "removing its state")
             _remove(instance.state)
-    if purge:
-        instance.lock.unlink(missing_ok=True)
+        if purge:
+            instance.lock.unlink(missing_ok=True)
 
 
 def _record_or_purge(instance: Instance, *, purge: bool) -> Record | None:
