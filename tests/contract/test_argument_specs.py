@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each role's argument_specs and the typed variables of the command line say the same, and so do the role's defaults."""
+"""Each role's argument_specs, its defaults and the typed variables of the command line say the same."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON that every command prints: fields may be added, none may vanish or change its type."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "site"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "cli"))
+
+from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, make_rig, release
+
+TEXT = {"type": "string"}
+NULLABLE = {"type": ["string", "null"]}
+NUMBER = {"type": ["number", "null"]}
+
+
+def table(**fields: Any) -> dict[str, Any]:
+    """An object with at least these fields."""
+    return {"type": "object", "required": list(fields), "properties": fields}
+
+
+def every(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+PROBLEM = table(
+    code={"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"}, what=TEXT, where=TEXT, why=TEXT, fix=TEXT
+)
+ENVELOPE = table(
+    schema={"type": "string", "pattern": r"^rackwell\.[a-z]+/1$"},
+    ok={"type": "boolean"},
+    exit_code={"enum": [0, 1, 2, 3, 4, 5, 6, 130]},
+    problems=every(PROBLEM),
+    result={"type": "object"},
+)
+BENCH = table(
+    measured={"type": "boolean"},
+    valid={"type": "boolean"},
+    bench=NULLABLE,
+    run_id=NULLABLE,
+    result_file=NULLABLE,
+    report=NULLABLE,
+    points=every(
+        table(
+            concurrency={"type": "integer"},
+            valid={"type": "boolean"},
+            output_tok_per_s=NUMBER,
+            total_tok_per_s=NUMBER,
+            ttft_p50_ms=NUMBER,
+            power_w_all_gpus=NUMBER,
+            mean_utilization_pct=NUMBER,
+        )
+    ),
+)
+RELEASE = table(
+    build=TEXT, digest={"type": "string", "pattern": "^[0-9a-f]{64}$"}, path=TEXT, changed={"type": "boolean"}
+)
+RESULTS: dict[str, dict[str, Any]] = {
+    "provision": table(
+        container=TEXT,
+        host=TEXT,
+        check={"type": "boolean"},
+        changed={"type": "integer"},
+        changes=every(table(host=TEXT, role=TEXT, task=TEXT, diff=TEXT)),
+        hosts={"type": "object", "additionalProperties": table(ok={"type": "integer"}, changed={"type": "integer"})},
+        releases=table(release=RELEASE, gpu_probe=RELEASE, bench_client=RELEASE),
+        endpoint=table(url=TEXT, served_name=TEXT, inside_only={"type": "boolean"}, tunnel=TEXT),
+        bench={"anyOf": [BENCH, {"type": "null"}]},
+        bench_note=TEXT,
+        log=TEXT,
+        seconds={"type": "number"},
+    ),
+    "verify": table(
+        container=TEXT,
+        host=TEXT,
+        items=every(table(item=TEXT, verdict={"enum": ["pass", "fail", "unknown"]}, evidence=TEXT)),
+        reports={"type": "object"},
+    ),
+    "status": table(
+        containers=every(
+            table(container=TEXT, host=TEXT, host_state=TEXT, state=TEXT, release=TEXT, unit=TEXT, bench=TEXT)
+        )
+    ),
+    "bench": BENCH,
+    "report": table(report=TEXT, container=TEXT, run_id=TEXT, valid={"type": "boolean"}),
+    "check": table(site=TEXT, hosts=every(TEXT), containers=every(TEXT)),
+}
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rig:
+    made = make_rig(tmp_path, monkeypatch, capsys)
+    reports = [
+        ("ok", "pve1", "pve_host", {"rackwell_result": HOST}),
+        ("ok", "glm5-01", "pve_container", {"changed": True, "rackwell_result": CONTAINER}),
+        ("ok", "glm5-01", "gpu_probe", {"rackwell_result": GPUS}),
+        ("ok", "glm5-01", "", {"rackwell_result": release(DIGEST)}),
+        ("ok", "glm5-01", "inference_server", {"rackwell_result": SERVER}),
+    ]
+    made.machines.on("provision", *reports)
+    made.machines.on("verify", *reports)
+    return made
+
+
+ARGUMENTS = {
+    "provision": ["glm5-01"],
+    "verify": ["glm5-01"],
+    "status": [],
+    "bench": ["glm5-01"],
+    "report": [],
+    "check": [],
+}
+
+
+@pytest.mark.parametrize("command", sorted(RESULTS))
+def test_success(rig: Rig, command: str) -> None:
+    if command == "report":
+        rig.json("bench", "glm5-01")
+    envelope = rig.json(command, *ARGUMENTS[command])
+    jsonschema.validate(envelope, ENVELOPE)
+    assert (envelope["schema"], envelope["ok"], envelope["problems"]) == (f"rackwell.{command}/1", True, [])
+    jsonschema.validate(envelope["result"], RESULTS[command])
+
+
+@pytest.mark.parametrize("command", ["provision", "verify", "status", "bench"])
+def test_failure_on_the_machines(rig: Rig, command: str) -> None:
+    rig.machines.on(command, ("failed", "glm5-01", "inference_server", {"rackwell_error": ERROR}))
+    envelope = rig.json(command, *ARGUMENTS[command])
+    jsonschema.validate(envelope, ENVELOPE)
+    assert (envelope["ok"], envelope["exit_code"]) == (False, 1)
+    jsonschema.validate(envelope["result"], RESULTS[command])
+
+
+@pytest.mark.parametrize("command", ["provision", "verify", "status", "bench", "check", "build"])
+def test_invalid_declaration(rig: Rig, command: str) -> None:
+    rig.site.add("hosts.yml", "all: 1\n")
+    envelope = rig.json(command, *ARGUMENTS.get(command, []))
+    jsonschema.validate(envelope, ENVELOPE)
+    assert (envelope["schema"], envelope["exit_code"]) == (f"rackwell.{command}/1", 2)
+
+
+def test_usage_error(rig: Rig) -> None:
+    envelope = rig.json("provision", "--nope")
+    jsonschema.validate(envelope, ENVELOPE)
+    assert envelope["exit_code"] == 2
