@@ -53,7 +53,9 @@ def _body(
     wanted = [(name, python) for name in names] or builds.used(site)
     if everything:
         named = {name for name, _ in wanted}
-        wanted += [(file.stem, python) for file in sorted((site.path / "builds").glob("*.yml")) if file.stem not in named]
+        wanted += [
+            (file.stem, python) for file in sorted((site.path / "builds").glob("*.yml")) if file.stem not in named
+        ]
     terminal.safety = "no machine was touched; the next build goes on from what was fetched"
     built = [builds.make(site, name, terminal, relock=relock, python=version) for name, version in wanted]
     return Outcome(
