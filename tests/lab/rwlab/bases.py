@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every laboratory starts from, made once and cached: a Debian base a suite, container templates, the host layer."""
+"""What every laboratory starts from, made once and cached: Debian bases, templates, the host layer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ SUITES = ("bookworm", "trixie")
 
 # What a container of the laboratory has beyond Debian's minimum. kmod: NVIDIA's installer asks for it;
 # zstd: a host unpacks templates; ifupdown: Proxmox VE writes /etc/network/interfaces into Debian containers.
-_BASE_PACKAGES = (
-    "systemd systemd-sysv dbus python3 python3-venv openssh-server iproute2 ca-certificates procps sudo kmod "
-    "ifupdown iputils-ping zstd"
-).split()
-
-_HOST_PACKAGES = "lxc uidmap bridge-utils libpam-modules".split()
+# fmt: off
+_BASE_PACKAGES = [
+    "systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "openssh-server", "iproute2", "ca-certificates",
+    "procps", "sudo", "kmod", "ifupdown", "iputils-ping", "zstd",
+]
+# fmt: on
+_HOST_PACKAGES = ["lxc", "uidmap", "bridge-utils", "libpam-modules"]
 
 _DPKG = """# The laboratory can be made again at any time: speed over safety, and no manuals.
 force-unsafe-io
@@ -153,7 +154,8 @@ def _template(cache: Cache, suite: str) -> Path:
         return target
     partial = target.with_name(f"{target.name}.partial")
     target.parent.mkdir(parents=True, exist_ok=True)
-    script = 'exec tar -C "$1" --numeric-owner --xattrs --exclude=./dev/* --exclude=./proc/* --exclude=./sys/* -I "zstd -1 -T0 -q" -cf "$2" .'
+    left_out = "--exclude=./dev/* --exclude=./proc/* --exclude=./sys/*"
+    script = f'exec tar -C "$1" --numeric-owner --xattrs {left_out} -I "zstd -1 -T0 -q" -cf "$2" .'
     run_long(
         namespace.command(script, [str(cache.base(suite)), str(partial)], build=True),
         cache.logs / f"template-{suite}.log",
@@ -210,7 +212,7 @@ def _complete(target: Path, recipe: str) -> bool:
 
 
 def _fresh(target: Path) -> Path:
-    """An empty directory to build in. Leftovers of an interrupted build hold no mounts: those ended with their namespace."""
+    """An empty directory to build in. What an interrupted build left holds no mounts: its namespace took them."""
     partial = target.with_name(f"{target.name}.partial")
     if partial.exists():
         shutil.rmtree(partial)

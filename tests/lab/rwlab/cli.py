@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -29,13 +30,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         result: int = arguments.run(arguments, Instance.of(arguments.name))
         return result
     except LabError as error:
-        if getattr(arguments, "json", False):
-            print(json.dumps({"schema": "rackwell.lab/1", "name": arguments.name, "error": error.as_dict()}))
-        print(error.text(), file=sys.stderr)
-        return error.exit_code
+        return _tell(arguments, error)
+    except OSError as error:
+        return _tell(arguments, _of_system(error))
     except KeyboardInterrupt:
-        print("rackwell lab: interrupted; what was made so far is kept, run the command again to go on", file=sys.stderr)
+        print("rackwell lab: interrupted; what was made so far is kept, run it again to go on", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _tell(arguments: argparse.Namespace, error: LabError) -> int:
+    if getattr(arguments, "json", False):
+        print(json.dumps({"schema": "rackwell.lab/1", "name": arguments.name, "error": error.as_dict()}))
+    print(error.text(), file=sys.stderr)
+    return error.exit_code
+
+
+def _of_system(error: OSError) -> LabError:
+    """What the machine refused, in the one shape of errors."""
+    where = str(error.filename or "")
+    if error.errno == errno.ENOSPC:
+        needed = "the laboratory needs 3 GB below its cache and about 3 GB below each instance"
+        return LabError(
+            "no-space", "the disk is full", where=where, why=needed, fix="free space, and run the command again"
+        )
+    return LabError("system-error", "the machine refused an operation", where=where, why=str(error.strerror or error))
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -44,13 +62,19 @@ def _interrupt(*_: object) -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--name", default=os.environ.get("RACKWELL_LAB_NAME") or "demo", help="the instance (default: demo)")
+    common.add_argument(
+        "--name", default=os.environ.get("RACKWELL_LAB_NAME") or "demo", help="the instance (default: demo)"
+    )
     common.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    parser = argparse.ArgumentParser(prog="lab.py", description="The laboratory: Proxmox VE hosts and GPU containers on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="lab.py", description="The laboratory: Proxmox VE hosts and GPU containers on this machine."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("up", parents=[common], help="bring an instance up; what is there is left alone")
-    command.add_argument("--suite", type=lambda text: text.split(","), help="templates to offer: bookworm,trixie (default: bookworm)")
+    command.add_argument(
+        "--suite", type=lambda text: text.split(","), help="templates to offer: bookworm,trixie (default: bookworm)"
+    )
     command.add_argument("--hosts", type=int, help="least number of Proxmox VE hosts (default: one a suite)")
     command.add_argument("--json", action="store_true", help="print the status afterwards, as JSON")
     command.set_defaults(run=_up)
@@ -73,7 +97,10 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_destroy)
 
     command = commands.add_parser(
-        "set", parents=[common], help="put a fault into a stand-in", description="KEY=JSON changes; KEY= removes. See README.md."
+        "set",
+        parents=[common],
+        help="put a fault into a stand-in",
+        description="KEY=JSON changes; KEY= removes. See README.md.",
     )
     command.add_argument("--host", default="pve1")
     command.add_argument("target", choices=faults.TARGETS)
@@ -150,11 +177,13 @@ def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
     if not words:
         command.insert(1, "-t")
     sys.stdout.flush()
-    os.execvp(command[0], [*command, *words])  # noqa: S606
+    os.execvp(command[0], [*command, *words])
 
 
 def _address(instance: Instance, record: Record, machine: str) -> str:
     known = {row["name"]: row["address"] for part in ("hosts", "containers") for row in lab.status(instance)[part]}
     if machine not in known:
-        raise LabError("machine-unknown", f"no host or container {machine!r}", why=f"there are {', '.join(known)}", exit_code=2)
+        raise LabError(
+            "machine-unknown", f"no host or container {machine!r}", why=f"there are {', '.join(known)}", exit_code=2
+        )
     return str(known[machine])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command in a mount namespace of its own, whose root is this process's root. `enter.py COMMAND...`
 
-`unshare -m` is not enough in a chroot: its namespace still has the outer machine's root, and from such a place the kernel
-lets nobody make a user namespace ("chrooted" in user_namespaces(7)), and with that no unprivileged container. So the
+`unshare -m` is not enough in a chroot: its namespace still has the outer machine's root, and from such a place the
+kernel lets nobody make a user namespace (EPERM in unshare(2)), and with that no unprivileged container. So the
 directory that is the root here becomes the namespace's root, as switch_root does it.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 _CLONE_NEWNS = 0x00020000
 _MS_MOVE, _MS_REC, _MS_PRIVATE = 0x2000, 0x4000, 1 << 18
@@ -40,7 +41,7 @@ def enter() -> None:
     # entering a namespace goes to its own root, out of any chroot
     _checked("setns", _libc.setns(namespace, _CLONE_NEWNS))
     _mount(None, b"/", _MS_REC | _MS_PRIVATE)
-    if os.path.samestat(os.stat("/"), os.fstat(here)):
+    if os.path.samestat(Path("/").stat(), os.fstat(here)):
         return
     os.fchdir(here)
     # the directory may be no mount point: a copy of the tree below it, put onto it, is
@@ -58,4 +59,4 @@ if __name__ == "__main__":
         enter()
     except OSError as error:
         sys.exit(f"cannot make a mount namespace: {error.strerror}")
-    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606
+    os.execvp(sys.argv[1], sys.argv[1:])

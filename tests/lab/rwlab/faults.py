@@ -114,7 +114,9 @@ def _model() -> str:
 
 def _stand_ins_only(record: Record) -> None:
     if record.gpus != "stand-in":
-        raise LabError("gpus-are-real", "this laboratory has the machine's own GPUs: their faults cannot be set", exit_code=2)
+        raise LabError(
+            "gpus-are-real", "this laboratory has the machine's own GPUs: their faults cannot be set", exit_code=2
+        )
 
 
 def _kernel(new: dict[str, Any], state: dict[str, Any], key: str, value: Any) -> None:
@@ -133,7 +135,9 @@ def _kernel(new: dict[str, Any], state: dict[str, Any], key: str, value: Any) ->
 def _node(new: dict[str, Any], state: dict[str, Any], name: str, *, present: bool) -> None:
     name = name.removeprefix("/dev/")
     if name not in gpus.nodes(state, set()):
-        raise LabError("no-such-place", f"no device node {name!r}", why=", ".join(gpus.nodes(state, set())), exit_code=2)
+        raise LabError(
+            "no-such-place", f"no device node {name!r}", why=", ".join(gpus.nodes(state, set())), exit_code=2
+        )
     missing = set(new["missing"]) - {name}
     new["missing"] = sorted(missing if present else missing | {name})
 
@@ -146,6 +150,6 @@ def _show_nodes(instance: Instance, paths: HostPaths, host: Host) -> None:
     if not hosts.running(instance, host):
         return
     script = ["umask 0", "cd /dev"]
-    script += ["for n in nvidia*; do case \" $1 \" in *\" $n \"*) ;; *) [ ! -c \"$n\" ] || rm -f \"$n\" ;; esac; done"]
+    script += ['for n in nvidia*; do case " $1 " in *" $n "*) ;; *) [ ! -c "$n" ] || rm -f "$n" ;; esac; done']
     script += [f"[ -c {name} ] || mknod {name} c {major} {minor}" for name, (major, minor) in wanted.items()]
     run(["nsenter", "-t", str(host.pid), "-m", "--", "sh", "-euc", "\n".join(script), "sh", " ".join(wanted)])

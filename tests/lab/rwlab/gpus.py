@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """STAND-IN, laboratory only: what NVIDIA's kernel modules show of eight GPUs, as files (see README.md).
 
-As on a real machine of eight RTX PRO 6000 Blackwell Server Edition, the minor of a device node is not the index that the
-tools count by. UUIDs are invented, and stay the same.
+As on a real machine of eight RTX PRO 6000 Blackwell Server Edition, the minor of a device node is not the index that
+the tools count by. UUIDs are invented, and stay the same.
 """
 
 from __future__ import annotations
@@ -72,13 +72,21 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any]) -> Non
         LabError: a GPU of the state has no bus id, minor or UUID.
     """
     driver = kernel / "proc-driver/nvidia"
-    wanted = {driver / name: text for name, text in _proc(state, state["driver_version"]).items()} if settings["loaded"]["nvidia"] else {}
+    wanted = (
+        {driver / name: text for name, text in _proc(state, state["driver_version"]).items()}
+        if settings["loaded"]["nvidia"]
+        else {}
+    )
     files.write_json(driver / STATE_FILE, state)
     for name in MODULES:
         if not settings["loaded"][name]:
             continue
         module = kernel / "sys-module" / name
-        wanted |= {module / "version": state["driver_version"] + "\n", module / "initstate": "live\n", module / "refcnt": "0\n"}
+        wanted |= {
+            module / "version": state["driver_version"] + "\n",
+            module / "initstate": "live\n",
+            module / "refcnt": "0\n",
+        }
     if settings["loaded"]["nvidia_uvm"]:
         parameters = kernel / "sys-module/nvidia_uvm/parameters"
         wanted[parameters / "uvm_disable_hmm"] = "N\n" if settings["hmm"] else "Y\n"
@@ -90,14 +98,14 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any]) -> Non
 
 
 def kernel_settings() -> dict[str, Any]:
-    """What `lab.py set kernel` changes: version, hmm (true: HMM is on, the fault), loaded modules."""
-    return {"version": DRIVER_VERSION, "hmm": False, "loaded": dict.fromkeys(MODULES, True)}
+    """What `lab.py set kernel` changes beside the version: hmm (true: HMM is on, the fault), loaded modules."""
+    return {"hmm": False, "loaded": dict.fromkeys(MODULES, True)}
 
 
 def _proc(state: dict[str, Any], version: str) -> dict[str, str]:
     """Files of /proc/driver/nvidia by relative path; texts as the open kernel modules print them."""
     found = {
-        "version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (rackwell-lab)\n"
+        "version": f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (lab@lab)\n"
         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n",
         "params": "".join(
             f"{name}: {value}\n"

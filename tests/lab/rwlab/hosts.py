@@ -93,7 +93,7 @@ for file in /etc/pve/lxc/*.conf; do
 done
 """
 
-# $1 lower, $2 upper, $3 work (both empty: the root filesystem is a copy), $4 rootfs, $5 tree, then lxc-start's arguments.
+# $1 lower, $2 upper, $3 work (both empty: the root filesystem is a copy), $4 rootfs, $5 tree, lxc-start's arguments.
 # The overlay is mounted here, in the namespace that LXC's monitor lives in, and goes when the container has ended.
 _START = r"""
 lower=$1 upper=$2 work=$3 rootfs=$4 tree=$5; shift 5
@@ -117,7 +117,7 @@ def mac(record: Record, octet: int) -> str:
 
 
 def overlay_works(scratch: Path) -> bool:
-    """Whether a directory of ``scratch``'s filesystem can be an overlay's upper one (not where that is an overlay itself)."""
+    """Whether a directory of ``scratch``'s filesystem can be an overlay's upper one (where it is no overlay itself)."""
     probe = scratch / ".overlay-probe"
     shutil.rmtree(probe, ignore_errors=True)
     for name in ("lower/etc", "upper", "work", "merged"):
@@ -198,7 +198,7 @@ def write_tree(
 
 
 def resolver() -> str:
-    """What a container's /etc/resolv.conf should say: this machine's servers, unless they listen on its loopback only."""
+    """What a container's /etc/resolv.conf should say: this machine's servers, unless they are on its loopback."""
     for path in (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf")):
         try:
             lines = [line for line in path.read_text().splitlines() if line.split()[:1] in (["nameserver"], ["search"])]
@@ -226,7 +226,13 @@ def find(instance: Instance, host: Host) -> None:
 
 
 def start(
-    instance: Instance, record: Record, host: Host, layer: Path, *, mounts: Sequence[str], nodes: Mapping[str, tuple[int, int]]
+    instance: Instance,
+    record: Record,
+    host: Host,
+    layer: Path,
+    *,
+    mounts: Sequence[str],
+    nodes: Mapping[str, tuple[int, int]],
 ) -> None:
     """Start a host that is down and record its init.
 
@@ -252,14 +258,21 @@ def start(
     log, errors = paths.root / "lxc.log", paths.root / "lxc-start.err"
     log.unlink(missing_ok=True)
     overlay = host.rootfs == "overlay"
-    arguments = [str(layer), *([str(paths.upper), str(paths.work)] if overlay else ["", ""]), str(paths.rootfs), str(paths.tree)]
+    arguments = [
+        str(layer),
+        *([str(paths.upper), str(paths.work)] if overlay else ["", ""]),
+        str(paths.rootfs),
+        str(paths.tree),
+    ]
     arguments += ["-P", str(instance.lxc), "-n", host.name, "-f", str(config), "-o", str(log), "-l", "INFO", "-d"]
     command = namespace.command(_START, arguments, cgroup=True)
     # the monitor lives on and must not hold a pipe of ours
     with errors.open("w") as sink:
         done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
     if done.returncode:
-        found = [line for line in log.read_text(errors="replace").splitlines() if " ERROR " in line] if log.exists() else []
+        found = (
+            [line for line in log.read_text(errors="replace").splitlines() if " ERROR " in line] if log.exists() else []
+        )
         raise LabError(
             "host-start",
             f"{host.name} does not start",
@@ -275,7 +288,7 @@ def start(
 def write_hook(hook: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
     """The program that LXC runs, also when the host reboots, to fill its /dev."""
     lines = [f'mknod "$dev/{name}" c {major} {minor}' for name, (major, minor) in nodes.items()]
-    files.write(hook, '#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n' + "\n".join(lines) + "\n", 0o755)
+    files.write(hook, "#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n" + "\n".join(lines) + "\n", 0o755)
 
 
 def install(host: Host, paths: HostPaths) -> None:

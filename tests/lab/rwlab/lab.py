@@ -90,7 +90,6 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
     tree = hosts.write_tree(paths, record, host, key=access.public_key(instance), extra=extra)
     if not hosts.running(instance, host):
         say(host.name, "starting")
-        access.know_hosts(instance, record)
         mounts = kernel.mounts(paths) if stand_in else real.mounts()
         nodes = kernel.nodes(paths) if stand_in else real.nodes()
         hosts.start(instance, record, host, layer, mounts=mounts, nodes=nodes)
@@ -163,11 +162,18 @@ def destroy(instance: Instance, record: Record, names: list[str]) -> None:
     known = {container.name: container for container in site.declared(record)}
     for name in names:
         if name not in known:
-            raise LabError("container-unknown", f"no container {name!r}", why=f"there are {', '.join(known)}", exit_code=2)
+            raise LabError(
+                "container-unknown", f"no container {name!r}", why=f"there are {', '.join(known)}", exit_code=2
+            )
         container = known[name]
         ssh = access.ssh(instance, record.address(record.host(container.host).octet))
-        config = f"/etc/pve/lxc/{container.vmid}.conf"
-        run([*ssh, f"[ ! -e {config} ] || {{ pct stop {container.vmid}; pct destroy {container.vmid} --purge 1 --force 1; }}"])
+        vmid, config = container.vmid, f"/etc/pve/lxc/{container.vmid}.conf"
+        run(
+            [
+                *ssh,
+                f"[ ! -e {config} ] || {{ pct stop {vmid}; pct destroy {vmid} --purge 1 --force 1; }}",
+            ]
+        )
         access.forget(instance, record.address(container.octet))
 
 
@@ -176,7 +182,9 @@ def _remove(state: Path) -> None:
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     inside = [path for path in mounted if path == str(state) or path.startswith(f"{state}/")]
     if inside:
-        raise LabError("still-mounted", "something is mounted inside the laboratory", where=inside[0], fix=f"umount {inside[0]}")
+        raise LabError(
+            "still-mounted", "something is mounted inside the laboratory", where=inside[0], fix=f"umount {inside[0]}"
+        )
     for leftover in state.parent.glob(f".{state.name}.removed-*"):
         shutil.rmtree(leftover)
     gone = state.with_name(f".{state.name}.removed-{time.time_ns()}")
@@ -197,7 +205,13 @@ def status(instance: Instance) -> dict[str, Any]:
         address = record.address(host.octet)
         ssh = access.ssh(instance, address)
         host_rows.append(
-            {"name": host.name, "address": address, "state": "running" if up_now else "stopped", "pid": host.pid or None, "ssh": ssh}
+            {
+                "name": host.name,
+                "address": address,
+                "state": "running" if up_now else "stopped",
+                "pid": host.pid or None,
+                "ssh": ssh,
+            }
         )
         container_rows += site.containers(instance, record, host, ssh if up_now else None)
     running = [row["state"] == "running" for row in host_rows]

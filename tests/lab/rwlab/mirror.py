@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from rwlab.proc import run
 
@@ -27,7 +28,7 @@ def pick(targets: str, codename: str) -> str | None:
 
 
 def of_machine() -> str | None:
-    """URL of the Debian mirror that this machine's apt uses; None when it has none (then debootstrap's default serves)."""
+    """URL of the Debian mirror that this machine's apt uses; None when it has none."""
     found = run(["apt-get", "indextargets", "--format", _FORMAT, "Created-By: Packages"], check=False)
     return pick(found.stdout, _codename()) if found.returncode == 0 else None
 
@@ -48,7 +49,7 @@ def proxy_environment() -> dict[str, str]:
 
 def _codename() -> str:
     try:
-        with open("/etc/os-release") as lines:
+        with Path("/etc/os-release").open() as lines:
             release = dict(line.rstrip().split("=", 1) for line in lines if "=" in line)
     except OSError:
         return ""

@@ -96,10 +96,12 @@ def _rules(record: Record) -> list[list[str]]:
     tag = ["-m", "comment", "--comment", f"rackwell-lab {record.id}"]
     rules = [["-t", "nat", "POSTROUTING", "-s", record.network, "!", "-d", record.network, *tag, "-j", "MASQUERADE"]]
     policy = run(["iptables", "-w", "-S", "FORWARD"]).stdout.strip()
-    ours = f"rackwell-lab {record.id}"
     # another's rules or a closed policy (Docker's, a firewall's) would drop what the bridge forwards
-    if policy != "-P FORWARD ACCEPT" and (ours in policy or "-j " in policy or "ACCEPT" not in policy.splitlines()[0]):
-        rules += [["FORWARD", "-i", record.bridge, *tag, "-j", "ACCEPT"], ["FORWARD", "-o", record.bridge, *tag, "-j", "ACCEPT"]]
+    if policy != "-P FORWARD ACCEPT":
+        rules += [
+            ["FORWARD", "-i", record.bridge, *tag, "-j", "ACCEPT"],
+            ["FORWARD", "-o", record.bridge, *tag, "-j", "ACCEPT"],
+        ]
     return rules
 
 

@@ -34,7 +34,9 @@ def run(
             "tool-missing", f"{command[0]} is not installed", why=str(error), fix="run scripts/setup"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise LabError("command-hangs", f"{command[0]} did not end in {timeout:.0f} s", why=" ".join(command)) from error
+        raise LabError(
+            "command-hangs", f"{command[0]} did not end in {timeout:.0f} s", why=" ".join(command)
+        ) from error
     if check and done.returncode:
         raise LabError(
             "command-failed",

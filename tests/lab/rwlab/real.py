@@ -24,9 +24,16 @@ from rwlab.proc import run
 
 _VERSION = Path("/proc/driver/nvidia/version")
 # what CUDA and NVML need of the user space; those that a driver branch lacks are left out
-_LIBRARIES = (
-    "libcuda libnvidia-ml libnvidia-ptxjitcompiler libnvidia-nvvm libnvidia-nvvm70 libnvidia-gpucomp libcudadebugger libnvidia-cfg"
-).split()
+_LIBRARIES = [
+    "libcuda",
+    "libnvidia-ml",
+    "libnvidia-ptxjitcompiler",
+    "libnvidia-nvvm",
+    "libnvidia-nvvm70",
+    "libnvidia-gpucomp",
+    "libcudadebugger",
+    "libnvidia-cfg",
+]
 _TOOLS = ("nvidia-smi",)
 _INSIDE = "usr/lib/x86_64-linux-gnu"
 
@@ -44,7 +51,9 @@ def version_in(text: str) -> str:
     """
     found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+\.\d+(?:\.\d+)?)\s", text)
     if not found:
-        raise LabError("driver-version", "the driver's version is not where it should be", where=str(_VERSION), why=text[:200])
+        raise LabError(
+            "driver-version", "the driver's version is not where it should be", where=str(_VERSION), why=text[:200]
+        )
     return found[1]
 
 
@@ -141,7 +150,7 @@ def driver(cache: Cache) -> Path:
 
 
 def _head(packed: Path, wanted: str) -> str:
-    """The shell part of the installer, from the file that makeself sources for the stand-in (makeself need not be here)."""
+    """The shell part of the installer, from the file that makeself sources for the stand-in."""
     sums = [run([tool, str(packed)]).stdout.split()[0] for tool in ("md5sum", "sha256sum")]
     values = {
         "LABEL": f"This machine's own NVIDIA driver {wanted}, packed by rackwell's laboratory",
@@ -156,7 +165,9 @@ def _head(packed: Path, wanted: str) -> str:
     source = SOURCE / "gpu/run-header.sh"
 
     def head(lines: int) -> str:
-        assignments = "".join(f"{name}={shlex.quote(value)}\n" for name, value in {**values, "SKIP": str(lines)}.items())
+        assignments = "".join(
+            f"{name}={shlex.quote(value)}\n" for name, value in {**values, "SKIP": str(lines)}.items()
+        )
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch) / "head"
             run(["sh", "-c", f"archname={shlex.quote(str(out))}\n{assignments}. {shlex.quote(str(source))}"])

@@ -50,7 +50,7 @@ def declared(record: Record) -> list[Container]:
 
 
 def containers(instance: Instance, record: Record, host: Host, ssh: list[str] | None) -> list[dict[str, Any]]:
-    """The host's declared containers with their state (``absent`` until rackwell made them; ``unknown`` when it is down)."""
+    """The host's declared containers and their state: ``absent`` until made, ``unknown`` while the host is down."""
     listed: dict[int, str] | None = None
     if ssh:
         done = run([*ssh, "pct", "list"], check=False, timeout=30)

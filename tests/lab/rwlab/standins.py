@@ -12,6 +12,7 @@ from rwlab.errors import LabError
 from rwlab.paths import REPO, SOURCE, Cache
 from rwlab.proc import run, run_long
 
+
 def pve_tools(cache: Cache) -> dict[str, tuple[bytes, int]]:
     """pct, pvesh and their library as files of a host."""
     found = {}
