@@ -56,8 +56,10 @@ def problem(host: str, message: str) -> Problem:
     low = text.lower()
     for sign, code, what, fix in _KINDS:
         if sign in low:
+            removal = re.search(r"ssh-keygen -f \S+ -R \S+", text)
+            way = f"after a reinstallation: {removal[0]}; then add the new key after comparing it" if removal else fix
             return Problem(
-                code, f"{host} is unreachable: {what}", host, _telling_line(text, sign), fix.format(host=host)
+                code, f"{host} is unreachable: {what}", host, _telling_line(text, sign), way.replace("{host}", host)
             )
     return Problem("unreachable", f"{host} is unreachable", host, " ".join(text.split())[:300], f"try: ssh root@{host}")
 

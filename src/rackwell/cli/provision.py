@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -33,6 +33,9 @@ def provision(
             "--bench/--no-bench", help="Measure in any case, or not at all.", show_default="when something changed"
         ),
     ] = None,
+    allow_restart: Annotated[
+        bool, typer.Option("--allow-restart", help="Restart the container if a changed declaration needs it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a container to its declaration, and measure it.
@@ -41,15 +44,28 @@ def provision(
     Checks the declaration, builds the releases, brings host and container there, starts the server, proves that it
     answers, measures it. A second run changes nothing.
     """
-    execute("provision", as_json, lambda terminal: _body(terminal, site, container, check, diff, bench))
+    execute(
+        "provision",
+        as_json,
+        lambda terminal: _body(terminal, site, container, Wishes(check, diff, bench, allow_restart)),
+    )
 
 
-def _body(terminal: Terminal, site: Path, name: str, check: bool, diff: bool, bench: bool | None) -> Outcome:
+class Wishes(NamedTuple):
+    """What the options ask for."""
+
+    check: bool
+    diff: bool
+    bench: bool | None
+    allow_restart: bool
+
+
+def _body(terminal: Terminal, site: Path, name: str, wishes: Wishes) -> Outcome:
     from rackwell.cli.output import Outcome
     from rackwell.provision.provisioning import provision as run
 
-    done = run(site, name, terminal, check=check, diff=diff, bench=bench)
-    return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: _show(out, done, diff))
+    done = run(site, name, terminal, **wishes._asdict())
+    return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: _show(out, done, wishes.diff))
 
 
 def _show(out: Console, done: Provisioned, diff: bool) -> None:

@@ -90,7 +90,7 @@ def used(site: Site) -> list[tuple[str, str | None]]:
     return [(name, None if python == own[name] else python) for name, python in ordered]
 
 
-def bundles(container: Node, built: dict[str, Built]) -> dict[str, str]:
+def bundles(container: Node, built: dict[str, Built]) -> dict[str, Any]:
     """Extra variables that name the exact releases, where the declaration does not name a bundle itself."""
     return {
         _BUNDLE[role]: str(release.path) for role, release in built.items() if _BUNDLE[role] not in container.variables

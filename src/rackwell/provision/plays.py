@@ -74,10 +74,15 @@ def problems(result: PlayResult, again: str) -> list[Problem]:
             ),
         )
     if result.exit_code == ExitCode.ROLLED_BACK:
+        # the module says what it went back to; this says that the run ended well in spite of its failure
         found = [
-            dataclasses.replace(p, why=f"{p.why}; what ran before runs again (verified)".lstrip("; ")) for p in found
+            p if "again" in p.why else dataclasses.replace(p, why=f"{p.why}; what ran before runs again".lstrip("; "))
+            for p in found
         ]
-    return found
+    return [
+        dataclasses.replace(p, fix=f"{p.fix}; or once: {again} --allow-restart") if p.code == "restart-needed" else p
+        for p in found
+    ]
 
 
 def _safety(result: PlayResult, check: bool) -> str:

@@ -79,6 +79,7 @@ def provision(
     check: bool = False,
     diff: bool = False,
     bench: bool | None = None,
+    allow_restart: bool = False,
 ) -> Provisioned:
     """Bring container `name` of `site` to its declaration.
 
@@ -86,6 +87,7 @@ def provision(
         check: say what would change; no machine is touched.
         bench: True always measures, False never, None when something changed or this release and profile have no
             valid result yet.
+        allow_restart: consent, for this run, to a restart of the container that a changed declaration needs.
 
     Raises:
         RackwellError: the declaration does not hold (exit 2), another run holds the container (exit 5), or a release
@@ -105,7 +107,7 @@ def provision(
             target,
             run,
             progress,
-            extra=builds.bundles(target.container, built),
+            extra=builds.bundles(target.container, built) | _consent(allow_restart),
             check=check,
             diff=diff,
         )
@@ -115,6 +117,10 @@ def provision(
             return outcome
         _bench(outcome, run, progress, bench)
         return outcome
+
+
+def _consent(allow_restart: bool) -> dict[str, Any]:
+    return {"pve_container_allow_restart": True} if allow_restart else {}
 
 
 def _bench(outcome: Provisioned, run: RunDirectory, progress: Progress, wanted: bool | None) -> None:

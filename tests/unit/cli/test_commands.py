@@ -69,6 +69,18 @@ def test_check_mode_says_what_would_change_and_measures_nothing(rig: Rig) -> Non
     assert len(rig.machines.calls) == 1
 
 
+def test_consent_to_a_restart(rig: Rig) -> None:
+    rig.machines.on(
+        "provision", ("failed", "glm5-01", "pve_container", {"rackwell_error": {**ERROR, "code": "restart-needed"}})
+    )
+    envelope = rig.json("provision", "glm5-01")
+    assert envelope["exit_code"] == 4
+    assert "--allow-restart" in envelope["problems"][0]["fix"]
+    provisioned(rig)
+    assert rig.json("provision", "glm5-01", "--allow-restart")["ok"]
+    assert rig.machines.calls[1][1]["extra"]["pve_container_allow_restart"] is True
+
+
 def test_an_invalid_declaration_touches_nothing(rig: Rig) -> None:
     rig.site.edit("profiles/toy.yml", "port: 30000", "port: none")
     envelope = rig.json("provision", "glm5-01")
@@ -94,7 +106,7 @@ def test_what_fails_on_the_machines(rig: Rig, event: str, extra: dict[str, objec
     log = Path(re.findall(r"log: (\S+)", rig.err)[0])
     assert log.exists()
     if code == 3:
-        assert "what ran before runs again (verified)" in rig.err
+        assert "what ran before runs again" in rig.err
     assert [name for name, _ in rig.machines.calls] == ["provision"]
 
 

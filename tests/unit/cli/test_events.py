@@ -209,3 +209,10 @@ def test_ssh_texts_are_told_apart(text: str, code: str) -> None:
     assert problem.code == code
     assert problem.fix
     assert "pve1" in problem.what
+
+
+def test_a_changed_host_key_is_removed_as_ssh_says() -> None:
+    text = (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED!\n  remove with:\n  ssh-keygen -f '/site/known_hosts' -R '192.0.2.1'\n"
+    )
+    assert "ssh-keygen -f '/site/known_hosts' -R '192.0.2.1'" in unreachable.problem("pve1", text).fix
