@@ -28,7 +28,7 @@ def run(
     # without stdin of their own, commands must not eat the terminal's (ssh and lxc-attach do)
     source = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=timeout, **source)  # type: ignore[call-overload]
+        done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=timeout, **source)
     except FileNotFoundError as error:
         raise LabError(
             "tool-missing", f"{command[0]} is not installed", why=str(error), fix="run scripts/setup"
