@@ -44,7 +44,7 @@ BENCH = table(
     valid={"type": "boolean"},
     bench=NULLABLE,
     run_id=NULLABLE,
-    result_file=NULLABLE,
+    file=NULLABLE,
     report=NULLABLE,
     points=every(
         table(
@@ -79,7 +79,7 @@ RESULTS: dict[str, dict[str, Any]] = {
     "verify": table(
         container=TEXT,
         host=TEXT,
-        items=every(table(item=TEXT, verdict={"enum": ["pass", "fail", "unknown"]}, evidence=TEXT)),
+        checks=every(table(item=TEXT, verdict={"enum": ["pass", "fail", "unknown"]}, evidence=TEXT)),
         reports={"type": "object"},
     ),
     "status": table(

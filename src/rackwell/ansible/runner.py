@@ -189,7 +189,8 @@ def play(
             if interrupts.must_kill:
                 _signal_play(mark, signal.SIGKILL)
         rc = future.result()
-        result.interrupted = interrupts.count > 0 and rc != 0
+        # also when the play came to its end all the same: what comes after it was not wanted any more
+        result.interrupted = interrupts.count > 0
     for leftover in ("artifacts", "env", "inventory"):
         shutil.rmtree(run.path / leftover, ignore_errors=True)
     collector.finish(rc)

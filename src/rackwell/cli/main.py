@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     try:
         code: Any = app(args=arguments, prog_name="rackwell", standalone_mode=False)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted: nothing was touched\n")
+        sys.stderr.write("interrupted\n")
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return int(ExitCode.FAILED)

@@ -39,7 +39,7 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     terminal.safety = "status changes nothing"
     done = run(path, name, terminal)
     head = ["container", "host", "host state", "container state", "release", "server", "last bench"]
-    rows = [list(row.as_dict().values()) for row in done.rows]
+    rows = [[cell[:12] if name == "release" else cell for name, cell in row.as_dict().items()] for row in done.rows]
     return Outcome(
         {"containers": [row.as_dict() for row in done.rows]},
         done.problems,

@@ -21,7 +21,11 @@ from rackwell.site.node import Node
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is known of one container; "unknown" where it could not be asked."""
+    """What is known of one container; "unknown" where it could not be asked.
+
+    Attributes:
+        release: digest of the server's release, "none" or "unknown".
+    """
 
     container: str
     host: str
@@ -90,7 +94,7 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
         host=host,
         host_state=f"driver {of_host.get('driver') or 'not loaded'}" if of_host.get("reachable") else "unreachable",
         state=state if state != "running" or mine.get("reachable") else "running, ssh silent",
-        release=str(mine.get("slot", "")).rpartition("/")[2][:12] or ("none" if mine.get("reachable") else "unknown"),
+        release=str(mine.get("slot", "")).rpartition("/")[2] or ("none" if mine.get("reachable") else "unknown"),
         unit=_unit(mine) if mine.get("reachable") else "unknown",
         bench=_bench(site, node),
     )

@@ -47,7 +47,7 @@ class Measured:
             "valid": bool(self.result and self.result.valid),
             "bench": self.result.bench if self.result else None,
             "run_id": self.result.run_id if self.result else None,
-            "result_file": str(self.stored / "bench.json") if self.stored else None,
+            "file": str(self.stored / "bench.json") if self.stored else None,
             "report": str(self.report) if self.report else None,
             "points": [_point(point) for point in self.result.points] if self.result else [],
         }

@@ -49,11 +49,11 @@ class Verified:
     reports: dict[str, dict[str, Any]]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``: the verdicts, and under ``reports`` all that the modules reported."""
+        """For ``--json``: the verdicts of each check, and under ``reports`` all that the modules reported."""
         return {
             "container": self.container,
             "host": self.host,
-            "items": [item.as_dict() for item in self.items],
+            "checks": [item.as_dict() for item in self.items],
             "reports": self.reports,
         }
 

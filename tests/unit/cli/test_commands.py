@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, point, release
 
+from rackwell.ansible import runner
+from rackwell.ansible.results import PlayResult
 from rackwell.provision import builds, paths, plays
 from rackwell.provision.lock import container_lock
 
@@ -135,6 +138,22 @@ def test_an_interrupt_while_building(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     assert "no machine was touched" in rig.err
 
 
+def test_an_interrupt_that_came_as_the_play_ended_still_ends_the_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    provisioned(rig)
+    finished = rig.machines.play
+
+    def too_late(*arguments: Any, **options: Any) -> PlayResult:
+        result = finished(*arguments, **options)
+        result.interrupted = True
+        return result
+
+    monkeypatch.setattr(runner, "play", too_late)
+    envelope = rig.json("provision", "glm5-01")
+    assert (envelope["exit_code"], rig.codes(envelope)) == (130, ["interrupted"])
+    assert "2 changes" in envelope["problems"][0]["why"]
+    assert [name for name, _ in rig.machines.calls] == ["provision"]
+
+
 def test_a_defect_is_one_line_and_a_log(rig: Rig) -> None:
     def breaks(name: str) -> None:
         raise ZeroDivisionError("oops")
@@ -158,7 +177,7 @@ def test_a_sweep_with_a_point_that_does_not_count_is_stored_and_fails(rig: Rig) 
     envelope = rig.json("bench", "glm5-01")
     assert (envelope["exit_code"], rig.codes(envelope)) == (1, ["requests-failed"])
     assert envelope["result"]["valid"] is False
-    assert Path(envelope["result"]["result_file"]).exists()
+    assert Path(envelope["result"]["file"]).exists()
 
 
 def test_bench_with_another_sweep_and_a_copy(rig: Rig, tmp_path: Path) -> None:
@@ -176,7 +195,7 @@ def test_bench_with_an_unknown_sweep(rig: Rig) -> None:
 
 def test_report_of_the_latest_result_and_of_a_file(rig: Rig, tmp_path: Path) -> None:
     assert rig.codes(rig.json("report")) == ["no-result"]
-    stored = rig.json("bench", "glm5-01")["result"]["result_file"]
+    stored = rig.json("bench", "glm5-01")["result"]["file"]
     assert Path(rig.json("report", "glm5-01")["result"]["report"]).parent == Path(stored).parent
     target = tmp_path / "r.html"
     assert rig.at_site("report", stored, "--out", str(target)) == 0
@@ -196,7 +215,7 @@ def verified(rig: Rig, **replaced: tuple[str, str, str, dict[str, object]]) -> N
 
 
 def verdicts(envelope: dict[str, object]) -> dict[str, str]:
-    return {item["item"]: item["verdict"] for item in envelope["result"]["items"]}
+    return {item["item"]: item["verdict"] for item in envelope["result"]["checks"]}
 
 
 def test_verify_passes(rig: Rig) -> None:
@@ -278,7 +297,7 @@ def test_status_shows_the_living_beside_the_dead(rig: Rig) -> None:
     assert envelope["exit_code"] == 6
     row = envelope["result"]["containers"][0]
     assert (row["host_state"], row["state"], row["unit"]) == ("unreachable", "running", "active, 2 restarts")
-    assert (row["release"], row["bench"]) == (DIGEST[:12], "never")
+    assert (row["release"], row["bench"]) == (DIGEST, "never")
 
 
 def test_check(rig: Rig) -> None:
