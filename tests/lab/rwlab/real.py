@@ -90,7 +90,7 @@ def user_space() -> list[Path]:
     for library in _LIBRARIES:
         candidates = [place / f"{library}.so.{wanted}" for place in sorted(places)]
         # i386 libraries have the same names; byte 4 of an ELF file is its class, 2 for 64 bits
-        candidates = [path for path in candidates if path.exists() and path.read_bytes()[4:5] == b"\x02"]
+        candidates = [path for path in candidates if path.exists() and _head_of(path)[4:5] == b"\x02"]
         if candidates:
             found.append(candidates[0].resolve())
         elif library in ("libcuda", "libnvidia-ml"):
@@ -105,6 +105,16 @@ def user_space() -> list[Path]:
         if path:
             found.append(Path(path).resolve())
     return found
+
+
+def _head_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(5)
+
+
+def modules() -> list[str]:
+    """Those of the driver's kernel modules that are loaded."""
+    return [name for name in ("nvidia", "nvidia_uvm", "nvidia_modeset") if Path("/sys/module", name).exists()]
 
 
 def mounts() -> list[str]:
@@ -124,8 +134,13 @@ def driver(cache: Cache) -> Path:
     """An installer of this machine's own driver files; it takes the flags that NVIDIA's takes, as the stand-in does."""
     wanted = version()
     target = cache.driver / "real" / f"NVIDIA-Linux-x86_64-{wanted}.run"
-    if target.exists():
-        return target
+    with files.locked(cache.root / ".lock", "cache"):
+        if not target.exists():
+            _pack(target, wanted)
+    return target
+
+
+def _pack(target: Path, wanted: str) -> None:
     say("driver", f"packing this machine's own {wanted}")
     work = target.parent / ".partial"
     shutil.rmtree(work, ignore_errors=True)
@@ -146,7 +161,6 @@ def driver(cache: Cache) -> Path:
         shutil.copyfileobj(payload, out)
     (work / "packed.run").replace(target)
     shutil.rmtree(work)
-    return target
 
 
 def _head(packed: Path, wanted: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rwlab import files, hosts, real, standins
+from rwlab import files, gpus, hosts, real, standins
 from rwlab.console import say
 from rwlab.errors import LabError
 from rwlab.paths import SOURCE, Cache, HostPaths, Instance
@@ -87,12 +87,12 @@ ENGINE_FILE = "rackwell-lab-engine.json"
 def render(instance: Instance, record: Record, cache: Cache, driver: Path | None) -> None:
     """Write the site. A file that is as it should be keeps its time; .rackwell/ and locks are not touched."""
     wheel = standins.engine_wheel(cache)
-    gpus = len(real.nodes_of_gpus()) if record.gpus == "real" else 8
     values: dict[str, str] = {
         "HOSTS": _lines(host.name for host in record.hosts),
         "CONTAINERS": _lines(container.name for container in declared(record)),
         "DRIVER_VERSION": record.driver_version,
-        "GPUS": str(gpus),
+        "GPUS": str(len(real.nodes_of_gpus()) if record.gpus == "real" else 8),
+        "MODULES": ", ".join(real.modules() if record.gpus == "real" else gpus.MODULES),
         "DISABLE_HMM": "false" if record.gpus == "real" else "true",
         "GATEWAY": record.address(1),
         "MODEL": MODEL,
