@@ -18,6 +18,8 @@ from rwlab.proc import run
 from rwlab.record import Host, Record
 
 TEMPLATES = SOURCE / "site/site"
+# for each host, container and suite
+EACH = SOURCE / "site/each"
 MODEL = "/srv/models/toy"
 # Python of a suite's containers, and the build made for it
 _PYTHON = {"bookworm": ("3.11", "lab"), "trixie": ("3.13", "lab-313")}
@@ -102,17 +104,16 @@ def render(instance: Instance, record: Record, cache: Cache, driver: Path | None
         "ENGINE_WHEEL": wheel.name if wheel else "absent.whl",
     }
     written = {
-        path.relative_to(TEMPLATES): fill(path.read_text(), values, path)
-        for path in sorted(TEMPLATES.rglob("*.yml"))
-        if not path.name.startswith(".")
+        path.relative_to(TEMPLATES).with_suffix(""): fill(path.read_text(), values, path)
+        for path in sorted(TEMPLATES.rglob("*.in"))
     }
     for host in record.hosts:
-        template = TEMPLATES / "host_vars/.host.yml"
+        template = EACH / "host.yml.in"
         own = {"ADDRESS": record.address(host.octet)}
         written[Path("host_vars", f"{host.name}.yml")] = fill(template.read_text(), values | own, template)
     nameserver = re.search(r"^nameserver\s+(\d+\.\d+\.\d+\.\d+)\s*$", hosts.resolver(), re.MULTILINE)
     for container in declared(record):
-        template = TEMPLATES / "host_vars/.container.yml"
+        template = EACH / "container.yml.in"
         own = {
             "HOST": container.host,
             "VMID": str(container.vmid),
@@ -126,7 +127,7 @@ def render(instance: Instance, record: Record, cache: Cache, driver: Path | None
             text += f"pve_container_nameserver: {nameserver[1]}\n"
         written[Path("host_vars", f"{container.name}.yml")] = text
     for suite in dict.fromkeys(container.suite for container in declared(record)):
-        template = TEMPLATES / "builds/.build.yml"
+        template = EACH / "build.yml.in"
         python, name = _PYTHON[suite]
         written[Path("builds", f"{name}.yml")] = fill(template.read_text(), values | {"PYTHON": python}, template)
     _write(instance.site, written)
