@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,10 @@ CONSENT = "pve_container_allow_restart"
 
 class StopError(Exception):
     """A signal asked the module to end."""
+
+
+class StolenError(Exception):
+    """The number was taken between the look and the creation; the text is what `pct` said."""
 
 
 # before anything is touched ----------------------------------------------------
@@ -202,6 +207,9 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
     with interruptible():
         try:
             rc, text = pve.create(vmid, template, options)
+            if rc != 0 and re.search(rf"\b(CT|VM) {vmid} already exists", text):
+                # whoever was faster owns it: it must not go through the removal below
+                raise StolenError(text)
             if rc != 0:
                 code = "no-space" if "No space left" in text else "create-failed"
                 raise problem(
@@ -220,10 +228,19 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
                     f"exit {rc}: {text[-1500:]}",
                     "see what it says, then run again",
                 )
+        except StolenError as error:
+            raise problem(
+                "busy",
+                f"container {vmid} was made by somebody else meanwhile",
+                f"{pve.node}: container {vmid}",
+                f"{error}; it was not touched",
+                "run again: what is there is then held against the declaration",
+            ) from None
         except StopError as signal_name:
             raise _after_removal(
                 pve,
                 vmid,
+                options["hostname"],
                 problem(
                     "interrupted",
                     f"the creation of container {vmid} was interrupted",
@@ -233,25 +250,31 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
                 ),
             ) from None
         except PveError as error:
-            raise _after_removal(pve, vmid, error) from None
+            raise _after_removal(pve, vmid, options["hostname"], error) from None
 
 
-def _after_removal(pve: Pve, vmid: int, error: PveError) -> PveError:
+def _after_removal(pve: Pve, vmid: int, hostname: str, error: PveError) -> PveError:
     """The same problem, saying what became of the half-made container."""
-    told = remove(pve, vmid)
+    told = remove(pve, vmid, hostname)
     found = error.finding
     return problem(found.code, found.what, found.where, f"{found.why}; {told}", found.fix, **error.extra)
 
 
-def remove(pve: Pve, vmid: int) -> str:
-    """Destroy a container that this call made, and say so."""
+def remove(pve: Pve, vmid: int, hostname: str) -> str:
+    """Destroy a container that this call made, and say so. One that became somebody else's is left alone."""
     try:
         if not pve.exists(vmid):
             return "nothing of it is left"
-        if "lock" in pve.conf(vmid).current:
+        conf = pve.conf(vmid)
+        # PVE writes tags and hostname only at the end of a creation: until then the lock is all there is
+        if conf.current.get("lock") != "create" and foreign(conf, hostname):
+            return f"{foreign(conf, hostname)}; it is somebody else's and was not touched"
+        if "lock" in conf.current:
             pve.act("unlock", vmid)
         rc, text = pve.act("destroy", vmid, "--force", "1", "--purge", "1")
     except PveError as error:
+        if error.finding.code == "vmid-foreign":
+            return f"{error.finding.what}, which was not touched"
         rc, text = 1, error.finding.what
     return (
         "the container made by this run was destroyed again"
@@ -275,7 +298,7 @@ def settle_creation(pve: Pve, vmid: int, hostname: str, seconds: int, check_mode
         if pid is None:
             check_ours(conf, vmid, hostname, pve.node)
             if not check_mode:
-                told = remove(pve, vmid)
+                told = remove(pve, vmid, hostname)
                 if pve.exists(vmid):
                     raise problem(
                         "create-unfinished",

@@ -320,6 +320,35 @@ def test_a_creation_that_fails_leaves_nothing_behind(
     assert host.standin.host.vmids() == [100]
 
 
+@pytest.mark.parametrize("tags", ["", "tags: rackwell\n"], ids=["foreign", "another run of ours"])
+def test_a_container_that_somebody_makes_meanwhile_is_not_destroyed(
+    host: Module, monkeypatch: pytest.MonkeyPatch, tags: str
+) -> None:
+    text = f"hostname: glm5-01\nmemory: 512\n{tags}"
+    create = pve_cli.Pve.create
+
+    def too_late(self: pve_cli.Pve, vmid: int, *rest: Any) -> tuple[int, str]:
+        host.standin.put(vmid, text, running=True)
+        return create(self, vmid, *rest)
+
+    monkeypatch.setattr(pve_cli.Pve, "create", too_late)
+    finding = refusal(host).finding
+    assert (finding.code, "already exists" in finding.why) == ("busy", True)
+    assert host.standin.conf(201) == text
+    assert not any(words[1] == "destroy" for words in host.changing())
+
+
+def test_only_what_this_run_made_is_removed_after_a_failure(host: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(vmid: int, file: Path) -> None:
+        host.standin.put(vmid, "hostname: web\nmemory: 512\n")
+        raise PctError("bridge down")
+
+    monkeypatch.setattr(host.standin.lxc, "start", replaced)
+    finding = refusal(host).finding
+    assert finding.why.endswith("somebody else's and was not touched")
+    assert "hostname: web" in host.standin.conf(201)
+
+
 def test_the_rest_of_an_interrupted_creation_is_replaced(host: Module) -> None:
     host.standin.put(201, "hostname: glm5-01\nlock: create\ntags: rackwell\nmemory: 512\n")
     out = converge(host)
