@@ -100,6 +100,8 @@ def test_all_problems_of_a_module_are_told() -> None:
         ({"held": True}, ExitCode.HELD),
         ({"rackwell_error": {**ERROR, "code": "restart-needed"}}, ExitCode.HELD),
         ({"rackwell_error": {**ERROR, "code": "activation-running"}}, ExitCode.LOCKED),
+        ({"rackwell_error": {**ERROR, "code": "locked"}}, ExitCode.LOCKED),
+        ({"rackwell_error": {**ERROR, "code": "busy"}}, ExitCode.LOCKED),
     ],
 )
 def test_exit_code_of_a_failure(extra: dict[str, Any], code: ExitCode) -> None:
