@@ -96,6 +96,7 @@ class Terminal:
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._began = time.monotonic()
         self._running: dict[tuple[str, str], float] = {}
+        self._detail: tuple[str, str] | None = None
         self._guard = threading.Lock()
         self._live: Live | None = None
         self._done = threading.Event()
@@ -125,13 +126,21 @@ class Terminal:
 
     def line(self, where: str, text: str) -> None:
         """One line of progress."""
+        with self._guard:
+            self._detail = None
         if not self._quiet:
             self._print(where, text)
+
+    def detail(self, where: str, text: str) -> None:
+        """How far the thing of the last line has come: only in the live line, elsewhere now and then."""
+        with self._guard:
+            self._detail = (where, text)
 
     def step(self, step: Step) -> None:
         """A task of a play started or ended."""
         key = (step.host, step.label)
         with self._guard:
+            self._detail = None
             if not step.outcome:
                 if not step.quiet:
                     self._running[key] = time.monotonic()
@@ -155,17 +164,22 @@ class Terminal:
 
         with self._guard:
             running = list(self._running.items())
+            detail = self._detail
         now = time.monotonic()
-        lines = [
-            f"[{self._elapsed():4.0f}s] {host:<12} {label} · {now - since:.0f} s" for (host, label), since in running
-        ]
-        return Text("\n".join(lines), style="cyan")
+        news = [(host, f"{label} · {now - since:.0f} s") for (host, label), since in running]
+        if detail is not None:
+            news.append(detail)
+        lines = [f"[{self._elapsed():4.0f}s] {where:<12} {text}" for where, text in news]
+        return Text("\n".join(lines), style="cyan", no_wrap=True, overflow="ellipsis")
 
     def _beat(self) -> None:
         while not self._done.wait(_HEARTBEAT):
             with self._guard:
                 running = list(self._running.items())
+                detail = self._detail
             now = time.monotonic()
+            if detail is not None:
+                self._print(*detail)
             for (host, label), since in running:
                 if now - since >= _HEARTBEAT:
                     self._print(host, f"{label} … still running, {now - since:.0f} s")

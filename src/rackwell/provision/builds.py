@@ -42,11 +42,17 @@ class Built:
 def make(site: Site, name: str, progress: Progress, *, relock: bool = False, python: str | None = None) -> Built:
     """Make the release of build `name`. Raises RackwellError (exit 2 or 1)."""
     spec = load_build(build_file(site, name))
+
+    def tell(text: str) -> None:
+        # the builder indents what belongs to the line before, such as each wheel of a fetch
+        told = progress.detail if text.startswith(" ") else progress.line
+        told("controller", f"build {name}: {text.strip()}")
+
     release = make_release(
         spec,
         site_state=site.state,
         catalog=paths.catalog(),
-        progress=lambda text: progress.line("controller", f"build {name}: {text}"),
+        progress=tell,
         relock=relock,
         python=python,
     )

@@ -23,5 +23,8 @@ class Progress(Protocol):
     def line(self, where: str, text: str) -> None:
         """Something was done or is being done `where` (a host, or "controller")."""
 
+    def detail(self, where: str, text: str) -> None:
+        """How far the thing of the last line has come: one of many such news, of which the newest counts."""
+
     def step(self, step: Step) -> None:
         """A task of a play started or ended."""
