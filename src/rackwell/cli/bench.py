@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,11 +41,23 @@ def bench(
 def _body(terminal: Terminal, path: Path, name: str, sweep: str | None, copy: Path | None) -> Outcome:
     from rackwell.cli import tables
     from rackwell.cli.output import Outcome
+    from rackwell.errors import ExitCode, Problem, RackwellError
     from rackwell.provision.benching import bench as run
 
+    if copy is not None and not copy.parent.is_dir():
+        raise RackwellError(
+            Problem("no-directory", "the directory of --out does not exist", str(copy.parent)), ExitCode.INVALID
+        )
     done = run(path, name, terminal, sweep)
     if copy is not None and done.result is not None:
-        copy.write_text(done.result.model_dump_json(by_alias=True, indent=1) + "\n", encoding="utf-8")
+        try:
+            copy.write_text(done.result.model_dump_json(by_alias=True, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            stored = f"the result is in {done.stored}"
+            done.problems.append(
+                Problem("cannot-write", "the copy cannot be written", str(copy), error.strerror or str(error), stored)
+            )
+            done = dataclasses.replace(done, exit_code=done.exit_code or ExitCode.FAILED)
 
     def show(out: object) -> None:
         if done.result is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +34,7 @@ def check(
     Names every problem with file and line. Exit code 2 when there is one.
     """
     if schema:
-        _print_schema(schema)
+        _print_schema(schema, as_json)
         return
     execute("check", as_json, lambda terminal: _body(terminal, site))
 
@@ -49,16 +50,26 @@ def _body(terminal: Terminal, path: Path) -> Outcome:
     problems = declared.problems(site)
     result = {"site": str(site.path), "hosts": sorted(site.hosts), "containers": sorted(site.containers)}
     if problems:
-        return Outcome(result, problems, ExitCode.INVALID)
+        return Outcome(
+            result,
+            problems,
+            ExitCode.INVALID,
+            lambda out: out.print(f"{site.path}: {_count(problems, 'problem')}; nothing was touched"),
+        )
     return Outcome(
         result,
         show=lambda out: out.print(
-            f"{site.path}: {len(site.hosts)} Proxmox hosts, {len(site.containers)} containers; the declaration holds"
+            f"{site.path}: {_count(site.hosts, 'Proxmox host')}, {_count(site.containers, 'container')}; "
+            "the declaration holds"
         ),
     )
 
 
-def _print_schema(name: str) -> None:
+def _count(things: Sized, what: str) -> str:
+    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
+
+
+def _print_schema(name: str, as_json: bool) -> None:
     import json
 
     from rackwell.build import BuildSpec
@@ -75,5 +86,8 @@ def _print_schema(name: str) -> None:
         typer.echo(json.dumps(schema.schema(name), indent=2))
     else:
         hint = validation.suggest(name, names, 0.5) or f"there is: {', '.join(names)}"
-        output.print_problems([Problem("unknown-schema", f"there is no schema '{name}'", "--schema", "", hint)], None)
+        problem = Problem("unknown-schema", f"there is no schema '{name}'", "--schema", "", hint)
+        if as_json:
+            output.print_json("check", output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
+        output.print_problems([problem], None)
         raise typer.Exit(int(ExitCode.INVALID))

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def lab(context: typer.Context) -> None:
-    """Run the laboratory (up, down, status, shell)."""
+    """Run the laboratory; `rackwell lab --help` lists what it can do."""
     import signal
     import subprocess
     import sys

@@ -6,10 +6,11 @@ from __future__ import annotations
 import signal
 import sys
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+import rackwell
 from rackwell.cli import bench, build, check, init, lab, provision, report, status, verify, version
 from rackwell.errors import ExitCode, Problem
 
@@ -22,8 +23,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rackwell {rackwell.__version__}")
+        raise typer.Exit
+
+
 for module in (init, check, build, provision, verify, status, bench, report, lab, version):
     module.register(app)
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del show_version
 
 
 def run() -> None:
@@ -57,6 +75,9 @@ def _usage(error: Any, arguments: list[str]) -> int:
     """A command line that cannot be understood."""
     from rackwell.cli import output
 
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{error.format_message()}\n")
+        return int(ExitCode.INVALID)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "rackwell"
     problem = Problem("usage", str(error.format_message()), "command line", "", f"see: {path} --help")

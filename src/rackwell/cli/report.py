@@ -42,6 +42,7 @@ def _body(terminal: Terminal, path: Path, what: str, out: Path | None) -> Outcom
     from rackwell.bench.report import render
     from rackwell.cli.output import Outcome
     from rackwell.errors import ExitCode, Problem, RackwellError
+    from rackwell.site import declaration
 
     del terminal
     store = stores.Store(path.absolute())
@@ -51,6 +52,9 @@ def _body(terminal: Terminal, path: Path, what: str, out: Path | None) -> Outcom
     else:
         entry = next(iter(store.entries(what or None)), None)
         if entry is None:
+            site = declaration.load(path)
+            if what:
+                site.container(what)
             raise RackwellError(
                 Problem(
                     "no-result",

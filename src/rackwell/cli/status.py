@@ -12,6 +12,7 @@ from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
 
 if TYPE_CHECKING:
     from rackwell.cli.output import Outcome, Terminal
+    from rackwell.provision.looking import Row
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +32,21 @@ def status(
     execute("status", as_json, lambda terminal: _body(terminal, site, container))
 
 
+def _cells(row: Row) -> list[str]:
+    """The row for people, narrow enough for 80 columns; --json has all of it."""
+    figure, _, date = row.bench.rpartition(", ")
+    return [
+        row.container,
+        row.host,
+        row.host_state.removeprefix("driver "),
+        row.state,
+        row.release[:12],
+        row.unit,
+        figure.partition(" tok/s")[0] or "-",
+        date[:10],
+    ]
+
+
 def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     from rackwell.cli import tables
     from rackwell.cli.output import Outcome
@@ -38,8 +54,8 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
 
     terminal.safety = "status changes nothing"
     done = run(path, name, terminal)
-    head = ["container", "host", "host state", "container state", "release", "server", "last bench"]
-    rows = [[cell[:12] if name == "release" else cell for name, cell in row.as_dict().items()] for row in done.rows]
+    head = ["container", "host", "driver", "state", "release", "server", "tok/s", "measured"]
+    rows = [_cells(row) for row in done.rows]
     return Outcome(
         {"containers": [row.as_dict() for row in done.rows]},
         done.problems,

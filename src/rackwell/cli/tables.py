@@ -22,11 +22,21 @@ def table(out: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         grid.add_column(title, overflow="fold")
     for row in rows:
         grid.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-    out.print(grid)
+    _print(out, grid)
 
 
 def bench(out: Any, result: BenchResult) -> None:
     """The headline figures of a benchmark."""
     from rackwell.bench.table import table as points
 
-    out.print(points(result))
+    _print(out, points(result))
+
+
+def _print(out: Any, grid: Any) -> None:
+    """Print a table; into a pipe or a file without the blanks that fill its lines up."""
+    if out.is_terminal:
+        out.print(grid)
+        return
+    with out.capture() as captured:
+        out.print(grid)
+    out.print("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -14,6 +14,7 @@ from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, point, re
 
 from rackwell.ansible import runner
 from rackwell.ansible.results import PlayResult
+from rackwell.cli.output import Terminal
 from rackwell.provision import builds, paths, plays
 from rackwell.provision.lock import container_lock
 
@@ -214,6 +215,9 @@ def verified(rig: Rig, **replaced: tuple[str, str, str, dict[str, object]]) -> N
     rig.machines.on("verify", *{**events, **replaced}.values())
 
 
+HOST_WITH_PROBLEM = {**HOST, "problems": [ERROR]}
+
+
 def verdicts(envelope: dict[str, object]) -> dict[str, str]:
     return {item["item"]: item["verdict"] for item in envelope["result"]["checks"]}
 
@@ -254,7 +258,9 @@ def test_verify_tells_each_verdict_though_one_fails(rig: Rig) -> None:
             "container",
             ("ok", "glm5-01", "pve_container", {"rackwell_result": {**CONTAINER, "changed_keys": ["memory"]}}),
         ),
+        ("container", ("ok", "glm5-01", "pve_container", {"rackwell_result": {**CONTAINER, "systemd": None}})),
         ("server", ("ok", "glm5-01", "inference_server", {"rackwell_result": {**SERVER, "health": 503}})),
+        ("host", ("failed", "pve1", "pve_host", {"rackwell_error": ERROR, "rackwell_result": HOST_WITH_PROBLEM})),
     ],
 )
 def test_verify_judges_what_the_modules_report(
@@ -264,6 +270,12 @@ def test_verify_judges_what_the_modules_report(
     envelope = rig.json("verify", "glm5-01")
     assert envelope["exit_code"] == 1
     assert [name for name, verdict in verdicts(envelope).items() if verdict != "pass"] == [item]
+
+
+def test_verify_passes_where_no_p2p_check_is_declared(rig: Rig) -> None:
+    verified(rig, gpus=("ok", "glm5-01", "gpu_probe", {"rackwell_result": {**GPUS, "p2p": None}}))
+    envelope = rig.json("verify", "glm5-01")
+    assert (envelope["exit_code"], verdicts(envelope)["p2p"]) == (0, "unknown")
 
 
 def test_verify_of_an_unreachable_container(rig: Rig) -> None:
@@ -298,6 +310,54 @@ def test_status_shows_the_living_beside_the_dead(rig: Rig) -> None:
     row = envelope["result"]["containers"][0]
     assert (row["host_state"], row["state"], row["unit"]) == ("unreachable", "running", "active, 2 restarts")
     assert (row["release"], row["bench"]) == (DIGEST, "never")
+
+
+def test_status_fits_80_columns(rig: Rig) -> None:
+    rig.json("bench", "glm5-01")
+    seen = {"schema": "rackwell.container_status/1", "reachable": True, "host_reachable": True}
+    seen |= {"container": "status: running", "slot": f"releases/{DIGEST}", "unit": "active", "restarts": "0"}
+    driver = {"schema": "rackwell.host_status/1", "reachable": True, "driver": "595.58.03"}
+    rig.machines.on(
+        "status",
+        ("ok", "pve1", "", {"ansible_facts": {"rackwell_result": driver}}),
+        ("ok", "glm5-01", "", {"ansible_facts": {"rackwell_result": seen}}),
+    )
+    assert rig.at_site("status") == 0
+    head, row = rig.out.splitlines()
+    assert head.split() == ["container", "host", "driver", "state", "release", "server", "tok/s", "measured"]
+    assert row.split()[:6] == ["glm5-01", "pve1", "595.58.03", "running", DIGEST[:12], "active"]
+    assert max(len(head), len(row)) <= 80
+
+
+def test_report_says_when_it_is_the_name_or_the_site_that_is_wrong(rig: Rig, tmp_path: Path) -> None:
+    assert rig.codes(rig.json("report", "nope")) == ["unknown-container"]
+    assert rig.run("report", "-i", str(tmp_path / "nowhere")) == 2
+    assert "there is no site here" in rig.err
+
+
+def test_a_copy_of_a_benchmark_that_cannot_be_written(rig: Rig, tmp_path: Path) -> None:
+    envelope = rig.json("bench", "glm5-01", "--out", str(tmp_path / "nope" / "copy.json"))
+    assert (envelope["exit_code"], rig.codes(envelope), rig.machines.calls) == (2, ["no-directory"], [])
+    envelope = rig.json("bench", "glm5-01", "--out", str(tmp_path))
+    assert (envelope["exit_code"], rig.codes(envelope)) == (1, ["cannot-write"])
+    assert Path(envelope["result"]["file"]).exists()
+
+
+def test_the_wheels_of_a_fetch_are_no_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal() as terminal:
+        terminal.line("controller", "build x: fetching 2 wheels, 3 MB")
+        terminal.detail("controller", "build x: 1/2 a.whl, 1 MB")
+        assert "1/2 a.whl" in terminal._now().plain
+        terminal.line("controller", "build x: release 0123 of x")
+        assert terminal._now().plain == ""
+    assert "a.whl" not in capsys.readouterr().err
+
+
+def test_without_arguments_there_is_help_and_no_error(rig: Rig) -> None:
+    assert rig.run() == 2
+    assert rig.err.startswith("Usage: rackwell")
+    assert rig.run("--version") == 0
+    assert rig.out.startswith("rackwell ")
 
 
 def test_check(rig: Rig) -> None:
