@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     common.add_argument("-q", "--quiet", action="store_true", help="no progress")
     parser = argparse.ArgumentParser(
-        prog="lab.py", description="The laboratory: Proxmox VE hosts and GPU containers on this machine."
+        prog="rackwell lab", description="The laboratory: Proxmox VE hosts and GPU containers on this machine."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
