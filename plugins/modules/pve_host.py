@@ -81,7 +81,7 @@ rackwell_error:
   returned: failure
   type: dict
 problems:
-  description: Every problem, in the same shape.
+  description: Every problem, in the same shape; also in RV(rackwell_result.problems), which is empty for a good host.
   returned: failure
   type: list
   elements: dict
@@ -105,15 +105,14 @@ def main() -> None:
     )
     args = module.params
     facts, findings = check(args["driver_version"], args["gpus"], args["modules"], args["disable_hmm"])
-    result = {"schema": "rackwell.pve_host/1", **facts}
+    problems = [finding.as_dict() for finding in findings]
+    result = {"schema": "rackwell.pve_host/1", **facts, "problems": problems}
     if findings:
         first = findings[0].as_dict()
         rest = len(findings) - 1
         if rest:
             first["why"] += f" (and {rest} more: " + "; ".join(finding.what for finding in findings[1:]) + ")"
-        fail(
-            module, **first, problems=[finding.as_dict() for finding in findings], rackwell_result=result, changed=False
-        )
+        fail(module, **first, problems=problems, rackwell_result=result, changed=False)
     done(module, changed=False, result=result)
 
 

@@ -25,16 +25,18 @@ class Item:
     """One thing that was verified.
 
     Attributes:
-        verdict: pass, fail, or unknown when it could not be looked at.
+        verdict: pass, fail, or unknown when it was not looked at.
+        wanted: False when the declaration itself leaves the check out: that is no failure.
     """
 
     item: str
     verdict: str
     evidence: str
+    wanted: bool = True
 
     def as_dict(self) -> dict[str, str]:
         """For ``--json``."""
-        return dataclasses.asdict(self)
+        return {"item": self.item, "verdict": self.verdict, "evidence": self.evidence}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,7 @@ def judge(played: PlayResult, container: str, host: str, again: str) -> Verified
     if played.interrupted:
         found = plays.problems(played, again)
     code = played.exit_code
-    if code == ExitCode.DONE and any(item.verdict != PASS for item in items):
+    if code == ExitCode.DONE and any(item.wanted and item.verdict != PASS for item in items):
         code = ExitCode.FAILED
     reports = {item.payload["schema"]: item.payload for item in played.results}
     return Verified(container, host, items, found, code, reports)
@@ -110,10 +112,12 @@ def _item(
     name: str,
     payload: Mapping[str, Any] | None,
     failures: list[Failure],
-    judge_: Callable[[Mapping[str, Any]], tuple[bool, str]],
+    judge_: Callable[[Mapping[str, Any]], tuple[bool | None, str]],
 ) -> Item:
     if payload is not None:
         good, evidence = judge_(payload)
+        if good is None:
+            return Item(name, UNKNOWN, evidence, wanted=False)
         return Item(name, PASS if good else FAIL, evidence or _told(failures))
     if any(not failure.unreachable for failure in failures):
         return Item(name, FAIL, _told(failures))
@@ -136,6 +140,8 @@ def _container(report: Mapping[str, Any]) -> tuple[bool, str]:
         return False, "it does not exist"
     if keys:
         return False, f"differs from its declaration in {', '.join(keys)}"
+    if not report.get("systemd"):
+        return False, f"vmid {report.get('vmid')} does not run"
     if report.get("pending"):
         return False, f"waits for a restart for {', '.join(report['pending'])}"
     return True, f"vmid {report.get('vmid')} as declared, systemd {report.get('systemd')}"
@@ -149,10 +155,13 @@ def _cuda(whole: Mapping[str, Any]) -> tuple[bool, str]:
     return report.get("verdict") == PASS, text
 
 
-def _p2p(whole: Mapping[str, Any]) -> tuple[bool, str]:
+def _p2p(whole: Mapping[str, Any]) -> tuple[bool | None, str]:
+    """None when the declaration does not ask for it."""
     report = whole.get("p2p")
     if not report:
-        return False, "not looked at: it was not asked for (gpu_probe_p2p), or CUDA failed"
+        if (whole.get("cuda") or {}).get("verdict") == PASS:
+            return None, "not asked for: gpu_probe_p2p is false"
+        return False, "not looked at: CUDA failed"
     pairs = report.get("pairs") or []
     rates = [pair["gb_per_s"] for pair in pairs if pair.get("gb_per_s") is not None]
     verified = sum(bool(pair.get("verified")) for pair in pairs)

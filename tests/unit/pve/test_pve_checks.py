@@ -14,6 +14,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import (
     read_gpus,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import Finding, PveError
+from ansible_collections.rackwell.gpu.plugins.modules import pve_host
 from pvestandin import MINORS, uuid
 
 MODULES = ["nvidia", "nvidia_uvm", "nvidia_modeset"]
@@ -54,6 +55,31 @@ def test_every_problem_is_told_at_once_with_its_fix(driver: Path) -> None:
     assert "uvm_disable_hmm=1" in by_code["hmm-enabled"].fix
     assert by_code["device-missing"].fix.startswith("nvidia-modprobe -c 2;")
     assert "570.133.07" in by_code["driver-version"].what
+
+
+class Ended(Exception):
+    """What the module ended with."""
+
+
+class FakeModule:
+    def __init__(self, **_: object) -> None:
+        self.params = {"driver_version": "595.58.03", "gpus": 8, "modules": MODULES, "disable_hmm": True}
+
+    def fail_json(self, **result: object) -> None:
+        raise Ended(result)
+
+    exit_json = fail_json
+
+
+@pytest.mark.parametrize("version", ["595.58.03", "570.133.07"])
+def test_the_report_itself_says_what_is_wrong(driver: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Whoever judges the report must not take a failed host for a good one."""
+    monkeypatch.setattr(pve_host, "AnsibleModule", FakeModule)
+    monkeypatch.setattr(pve_host, "check", lambda *_: run(driver, version))
+    with pytest.raises(Ended) as ended:
+        pve_host.main()
+    result = ended.value.args[0]["rackwell_result"]
+    assert [problem["code"] for problem in result["problems"]] == ([] if version == "595.58.03" else ["driver-version"])
 
 
 def test_no_driver_at_all_is_one_problem_of_the_driver(driver: Path) -> None:
