@@ -7,6 +7,7 @@ import dataclasses
 import datetime as dt
 import hashlib
 import json
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from rackwell.provision.builds import Built, bundles
 from rackwell.provision.declared import Target
 from rackwell.provision.progress import Progress
 from rackwell.site import yamlsource
+
+_SECRET_FLAG = re.compile(r"(^|-)(api-key|key|password|secret|auth-token)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,10 @@ def _point(point: results.BenchPoint) -> dict[str, Any]:
 
 
 def profile_reference(target: Target) -> ProfileRef:
-    """Name and digest of the serving profile; comments and order of keys do not count."""
+    """Name and digest of the serving profile; comments and order of keys do not count.
+
+    Results and reports are handed around: the values of flags that hold a secret do not go into them.
+    """
     path = target.site.profile_file(target.container)
     profile = target.site.profile(target.container)
     data = yamlsource.load(path).data
@@ -77,7 +83,7 @@ def profile_reference(target: Target) -> ProfileRef:
         digest=hashlib.sha256(canonical).hexdigest(),
         model_path=profile.model.path,
         served_name=profile.model.served_name,
-        flags=dict(profile.flags),
+        flags={name: "***" if _SECRET_FLAG.search(name) else value for name, value in profile.flags.items()},
     )
 
 
