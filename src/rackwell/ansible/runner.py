@@ -29,6 +29,7 @@ KEEP_RUNS = 20
 _MARK = "RACKWELL_RUN"
 # how long a play may take to end by itself after the first Ctrl-C
 _GRACE = 60.0
+_CONTROL_TIMEOUT = 5.0
 
 _ENVIRONMENT = {
     "ANSIBLE_PIPELINING": "True",
@@ -59,7 +60,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, state: Path, verb: str) -> RunDirectory:
-        """Make ``<state>/runs/<utc>-<verb>-<id>/``, and remove all but the newest `KEEP_RUNS`.
+        """Make ``<state>/runs/<utc>-<verb>-<id>/``, and remove all but the newest `KEEP_RUNS` of this verb.
+
+        Only of this verb: a `status` every minute must not take away the directory of a provision that still runs.
 
         Raises:
             RackwellError: the directory cannot be made (exit 1).
@@ -76,7 +79,7 @@ class RunDirectory:
                     "no-run-directory", "the run's directory cannot be made", str(path), error.strerror or str(error)
                 )
             ) from error
-        for old in sorted(runs.iterdir())[:-KEEP_RUNS]:
+        for old in sorted(runs.glob(f"*-{verb}-*"))[:-KEEP_RUNS]:
             shutil.rmtree(old, ignore_errors=True)
         return cls(path)
 
@@ -217,12 +220,15 @@ def _control_directory() -> Iterator[Path]:
             yield Path(folder)
         finally:
             for socket in Path(folder).iterdir():
-                subprocess.run(
-                    ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "--", "-"],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    check=False,
-                )
+                # a master whose machine is gone may not answer: it ends by itself, ControlPersist after its last use
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(
+                        ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "--", "-"],
+                        stdin=subprocess.DEVNULL,
+                        capture_output=True,
+                        check=False,
+                        timeout=_CONTROL_TIMEOUT,
+                    )
 
 
 def _environment(site: Path, retries: int, connect_timeout: int) -> dict[str, str]:

@@ -83,6 +83,13 @@ def test_run_directories_are_private_and_pruned(tmp_path: Path) -> None:
     assert made[-1].path.stat().st_mode & 0o777 == 0o700
 
 
+def test_other_commands_do_not_take_away_the_directory_of_a_run(tmp_path: Path) -> None:
+    provision = RunDirectory.create(tmp_path, "provision")
+    for _ in range(KEEP_RUNS + 1):
+        RunDirectory.create(tmp_path, "status")
+    assert provision.path.is_dir()
+
+
 INTERRUPTED = """
 import sys
 from pathlib import Path

@@ -57,7 +57,7 @@ def test_every_problem_is_told_at_once_with_its_fix(driver: Path) -> None:
     assert "570.133.07" in by_code["driver-version"].what
 
 
-class Ended(Exception):
+class EndedError(Exception):
     """What the module ended with."""
 
 
@@ -66,7 +66,7 @@ class FakeModule:
         self.params = {"driver_version": "595.58.03", "gpus": 8, "modules": MODULES, "disable_hmm": True}
 
     def fail_json(self, **result: object) -> None:
-        raise Ended(result)
+        raise EndedError(result)
 
     exit_json = fail_json
 
@@ -76,7 +76,7 @@ def test_the_report_itself_says_what_is_wrong(driver: Path, monkeypatch: pytest.
     """Whoever judges the report must not take a failed host for a good one."""
     monkeypatch.setattr(pve_host, "AnsibleModule", FakeModule)
     monkeypatch.setattr(pve_host, "check", lambda *_: run(driver, version))
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(EndedError) as ended:
         pve_host.main()
     result = ended.value.args[0]["rackwell_result"]
     assert [problem["code"] for problem in result["problems"]] == ([] if version == "595.58.03" else ["driver-version"])
