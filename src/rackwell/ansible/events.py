@@ -47,7 +47,7 @@ class Step:
 
     Attributes:
         outcome: empty at the start; else ok, changed, failed, ignored, skipped or unreachable.
-        seconds: how long it took; 0 at the start.
+        seconds: how long it took; 0 at the start, and for an item of a loop.
         quiet: it only steers the play.
     """
 
@@ -80,6 +80,7 @@ class Collector:
             self._item_failed(data)
         elif kind == "runner_item_on_ok":
             self._report(data, data.get("res") or {})
+            self._item(data, "ok")
         elif kind == "playbook_on_stats":
             self._stats(data)
         elif kind in {"error", "verbose"}:
@@ -141,8 +142,16 @@ class Collector:
     def _item_failed(self, data: Mapping[str, Any]) -> None:
         res = data.get("res") or {}
         self._report(data, res)
+        self._item(data, "failed")
         if "rackwell_error" in res and not data.get("ignore_errors"):
             self._failed.append(_failure(data, res, unreachable_=False))
+
+    def _item(self, data: Mapping[str, Any], outcome: str) -> None:
+        """Tell of an item of a loop that reports: those may take long, as the points of a benchmark do."""
+        res = data.get("res") or {}
+        name = res.get("_ansible_item_label", "")
+        if name and "rackwell_result" in res:
+            self._listener(Step(str(data.get("host", "")), f"{_label(data)}: {name}", outcome))
 
     def _report(self, data: Mapping[str, Any], res: Mapping[str, Any]) -> None:
         # plays made of built-in modules report through a fact of the same name

@@ -151,7 +151,8 @@ class Terminal:
         outcome = {"changed": "ok (changed)", "failed": "FAILED", "unreachable": "UNREACHABLE"}.get(
             step.outcome, step.outcome
         )
-        self._print(step.host, f"{step.label} … {outcome} {step.seconds:.1f} s")
+        took = f" {step.seconds:.1f} s" if step.seconds else ""
+        self._print(step.host, f"{step.label} … {outcome}{took}")
 
     def _print(self, where: str, text: str) -> None:
         self._console.print(f"[{self._elapsed():4.0f}s] {where:<12} {text}")

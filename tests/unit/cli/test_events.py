@@ -157,6 +157,16 @@ def test_each_failed_item_of_a_loop_is_told_once() -> None:
     assert len(result.payloads("rackwell.bench_point")) == 2
 
 
+def test_items_that_report_are_steps_of_the_progress() -> None:
+    steps: list[Step] = []
+    collector = Collector(PlayResult("bench", Path("log.txt")), steps.append)
+    data = {"host": "c1", "task": "Measure", "role": "bench_client", "task_uuid": "1", "task_action": "x"}
+    point = {"_ansible_item_label": "4 streams", "rackwell_result": {"schema": "rackwell.bench_point/1"}}
+    collector.take({"event": "runner_item_on_ok", "event_data": {**data, "res": point}})
+    collector.take({"event": "runner_item_on_ok", "event_data": {**data, "res": {"_ansible_item_label": "a key"}}})
+    assert [(step.label, step.outcome) for step in steps] == [("bench_client: Measure: 4 streams", "ok")]
+
+
 def test_unreachable() -> None:
     res = {"unreachable": True, "msg": "Task failed: Failed to connect to the host via ssh: Connection refused"}
     result = Play().task("unreachable", res).end(4, dark={"c1": 1})
