@@ -14,7 +14,9 @@ from typing import Any
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.MULTILINE)
-_KEY_FLAG = re.compile(r"(--(?:admin-)?api-key[ =]+)\S.*?(\s*\\?)$", re.MULTILINE)
+_KEY_FLAG = re.compile(r"(--(?:admin-)?api-key[ =]+)(\S.*?)(\s*\\?)$", re.MULTILINE)
+# what is shorter is no secret, and would be blotted out wherever it stands: "true", "0"
+_SHORTEST_SECRET = 8
 
 
 def read_text(path: str) -> str | None:
@@ -134,4 +136,12 @@ def without_secrets(text: str) -> str:
     def hide(found: re.Match[str]) -> str:
         return f"{found.group(1)}=***" if _SECRET_NAME.search(found.group(1)) else found.group(0)
 
-    return _KEY_FLAG.sub(r"\1***\2", _ASSIGNMENT.sub(hide, text))
+    return _KEY_FLAG.sub(r"\1***\3", _ASSIGNMENT.sub(hide, text))
+
+
+def secrets_in(text: str) -> set[str]:
+    """The values that :func:`without_secrets` hides, as they are written and as they are meant."""
+    written = [found.group(2) for found in _ASSIGNMENT.finditer(text) if _SECRET_NAME.search(found.group(1))]
+    written += [found.group(2) for found in _KEY_FLAG.finditer(text)]
+    bare = [value[1:-1] if value[:1] == value[-1:] == '"' else value for value in written]
+    return {one for value in bare for one in (value, re.sub(r"\\(.)", r"\1", value)) if len(one) >= _SHORTEST_SECRET}

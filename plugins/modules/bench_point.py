@@ -137,7 +137,7 @@ import socket
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_reading, bench_unit
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_reading, bench_unit, inference_log
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 
 #: The options that make a measurement what it is: a finished one is returned again only when all of them are equal.
@@ -182,9 +182,10 @@ class Server:
             return False
 
     def lines(self) -> List[str]:
-        """The end of the journal of the server's unit, without the requests that it logged."""
+        """The end of the journal of the server's unit, without the requests that it logged and without its API keys."""
         out = self._read(["journalctl", "--unit", self.unit, "--lines", "200", "--output", "cat", "--no-pager"])
-        lines = [line.strip()[:400] for line in out.splitlines() if line.strip() and not ACCESS.search(line)]
+        kept = [line.strip() for line in out.splitlines() if line.strip() and not ACCESS.search(line)]
+        lines = [str(inference_log.redact(line))[:400] for line in kept]
         return lines[-8:]
 
 

@@ -375,9 +375,8 @@ class Server:
 
     def started(self) -> None:
         """Bring the server to what is declared."""
-        reasons = self._differences()
-        if not reasons:
-            reasons = self._keep_if_healthy()
+        drift = self._differences()
+        reasons = drift or self._keep_if_healthy()
         notes = self._preflight()
         diff = self._diff()
         restarts = self.present.active
@@ -397,7 +396,17 @@ class Server:
                 why = f"another run holds {self.paths.lock}"
                 fix = f"wait for it: it ends by itself, verified (cat {self.paths.marker})"
                 fail(self.module, "activation-running", "an activation is under way here", self.unit, why, fix)
-            self._activate(reasons, diff)
+            reasons = self._still(drift, reasons)
+            self._activate(reasons, self._diff())
+
+    def _still(self, drift: list[str], reasons: list[str]) -> list[str]:
+        """The reasons as they hold under the lock: since the first look, which may have waited for a server that was
+        loading, another run can have changed everything, and what is there now is what must be returned to."""
+        before, self.present = self.present, self.activation.present()
+        now = self._differences()
+        if now or (not drift and self.present == before):
+            return now or reasons
+        return self._keep_if_healthy()
 
     def _keep_if_healthy(self) -> list[str]:
         """End well when what runs as declared also serves; else say why it must be restarted."""
@@ -462,8 +471,9 @@ def argument_spec() -> dict[str, Any]:
     """The module's options."""
     return {
         "unit_name": {"type": "str", "default": "rackwell-inference.service"},
-        "unit": {"type": "str"},
-        "environment": {"type": "str", "default": ""},
+        # ansible writes options into the system's log: these two may hold tokens and keys
+        "unit": {"type": "str", "no_log": True},
+        "environment": {"type": "str", "default": "", "no_log": True},
         "environment_file": {"type": "path", "default": "/etc/rackwell/inference.env"},
         "release": {"type": "str"},
         "root": {"type": "path", "default": "/opt/rackwell"},
@@ -487,6 +497,14 @@ def argument_spec() -> dict[str, Any]:
     }
 
 
+def show_all_but_secrets(module: AnsibleModule) -> None:
+    """In results, hide the secrets of the two texts only: a diff that is hidden whole helps nobody."""
+    for name in ("unit", "environment"):
+        text = module.params[name] or ""
+        module.no_log_values.discard(text)
+        module.no_log_values.update(files.secrets_in(text))
+
+
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
@@ -494,6 +512,7 @@ def main() -> None:
         supports_check_mode=True,
         required_if=[("state", "started", ("unit", "release"))],
     )
+    show_all_but_secrets(module)
     server = Server(module)
     if module.params["state"] == "checked":
         server.checked()

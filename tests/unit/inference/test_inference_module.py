@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module around the activation: what it logs and shows, and what it does when another run was faster."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ansible.module_utils import basic
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import Check, Snapshot
+from ansible_collections.rackwell.gpu.plugins.modules import inference_server
+
+TOKEN = "hf_abcdefghij"
+ENVIRONMENT = f'# made\nHF_TOKEN="{TOKEN}"\nNCCL_P2P_LEVEL="SYS"\nTOKENIZERS_PARALLELISM="false"\n'
+CHECK = Check("127.0.0.1", 30000, "glm-5", "The capital of France is", "Paris", 16, 100)
+OLD, NEW = "a" * 64, "b" * 64
+
+
+def test_secrets_reach_neither_the_log_nor_the_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(basic.AnsibleModule, "log", lambda self, msg, log_args=None: logged.append(f"{msg} {log_args}"))
+
+    class Ends:
+        def __init__(self, module: basic.AnsibleModule) -> None:
+            self.module = module
+
+        def started(self) -> None:
+            self.module.exit_json(diff=self.module.params["environment"], unit=self.module.params["unit"])
+
+    monkeypatch.setattr(inference_server, "Server", Ends)
+    arguments = {
+        "unit": f"[Service]\nExecStart=/x \\\n    --admin-api-key {TOKEN}2 \\\n    --port 1\n",
+        "environment": ENVIRONMENT,
+        "release": NEW,
+        "served_name": "glm-5",
+        "sane": {"prompt": "p", "expect": "e"},
+    }
+    with patch_module_args(arguments), pytest.raises(SystemExit):
+        inference_server.main()
+    out = capsys.readouterr().out
+    assert logged
+    assert TOKEN not in "".join(logged)
+    assert TOKEN not in out
+    shown = json.loads(out)
+    assert 'NCCL_P2P_LEVEL="SYS"' in shown["diff"]
+    assert 'TOKENIZERS_PARALLELISM="false"' in shown["diff"]
+    assert "--port 1" in shown["unit"]
+
+
+def snapshot(release: str, **more: Any) -> Snapshot:
+    return Snapshot("u", "e", release, active=True, enabled=True, **more)
+
+
+def looked(first: Snapshot, now: Snapshot) -> Any:
+    """A run that saw ``first`` before it had the lock, and sees ``now`` under it."""
+    server: Any = inference_server.Server.__new__(inference_server.Server)
+    server.module = SimpleNamespace(params={"unit": "u", "environment": "e"})
+    server.release = NEW
+    server.present = first
+    server.activation = SimpleNamespace(present=lambda: now, interrupted=lambda: False)
+    server._keep_if_healthy = lambda: ["asked again"]
+    return server
+
+
+def test_what_must_be_returned_to_is_read_under_the_lock() -> None:
+    other = snapshot("c" * 64, check=CHECK)
+    server = looked(snapshot(OLD), other)
+    assert server._still(["release"], ["release"]) == ["release"]
+    assert server.present is other
+
+
+def test_what_another_run_brought_there_meanwhile_is_only_verified() -> None:
+    server = looked(snapshot(OLD), snapshot(NEW))
+    assert server._still(["release"], ["release"]) == ["asked again"]
+
+
+def test_a_server_that_was_found_ill_is_not_asked_twice() -> None:
+    server = looked(snapshot(NEW), snapshot(NEW))
+    assert server._still([], ["it does not serve"]) == ["it does not serve"]
