@@ -142,7 +142,16 @@ class _Builder:
             return Sealed(node.value)
         if node.tag.startswith("!"):
             return node.value
-        return self.loader.construct_object(node)
+        try:
+            return self.loader.construct_object(node)
+        except ValueError as error:
+            # a text that has the form of a date or a number, and is none: 2026-99-99
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"'{node.value}' is read as a date or a number, and is none: put it in quotes",
+                node.start_mark,
+            ) from error
 
 
 def _invalid(code: str, what: str, where: str, why: str = "", fix: str = "") -> RackwellError:

@@ -70,6 +70,15 @@ def test_ansible_tags_are_tolerated() -> None:
     assert document.data["b"] == "{{ raw }}"
 
 
+@pytest.mark.parametrize("text", ["a: 1\nb: 2026-99-99\n", "a: 1\n0b_: 1\n", "a: 1\nb: !!int x\n"])
+def test_a_text_that_only_looks_like_a_number_is_told_with_its_line(text: str) -> None:
+    with pytest.raises(RackwellError) as caught:
+        parse(text)
+    problem = caught.value.problems[0]
+    assert (problem.code, problem.where.rpartition(":")[2]) == ("yaml-syntax", "2")
+    assert "quotes" in problem.why
+
+
 def test_merge_keys_are_weaker_than_own_ones() -> None:
     document = parse("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n")
     assert document.data["use"] == {"x": 1, "y": 3}
