@@ -9,25 +9,27 @@ from rackwell.errors import Problem
 
 _PREFIX = re.compile(r"^(task failed: )?(failed to connect to the host via ssh:? ?)?", re.IGNORECASE)
 
+_ADDRESS = re.compile(r"host key (?:is known )?for (\S+) (?:and|has)", re.IGNORECASE)
+
 # (text in ssh's answer, code, what, fix); the first that occurs counts
 _KINDS = (
     (
         "remote host identification has changed",
         "host-key-changed",
         "another ssh host key than the known one",
-        "after a reinstallation: ssh-keygen -R {host} -f SITE/known_hosts, then add the new key after comparing it",
+        "after a reinstallation: ssh-keygen -R {address} -f SITE/known_hosts, then add the new key after comparing it",
     ),
     (
         "host key verification failed",
         "host-key-unknown",
         "the ssh host key is not known",
-        "add it after comparing it with the machine's own console: ssh-keyscan {host} >> SITE/known_hosts",
+        "add it after comparing it with the machine's own console: ssh-keyscan {address} >> SITE/known_hosts",
     ),
     (
         "host key is known",
         "host-key-unknown",
         "the ssh host key is not known",
-        "ssh-keyscan {host} >> SITE/known_hosts",
+        "ssh-keyscan {address} >> SITE/known_hosts",
     ),
     (
         "permission denied",
@@ -58,9 +60,10 @@ def problem(host: str, message: str) -> Problem:
         if sign in low:
             removal = re.search(r"ssh-keygen -f \S+ -R \S+", text)
             way = f"after a reinstallation: {removal[0]}; then add the new key after comparing it" if removal else fix
-            return Problem(
-                code, f"{host} is unreachable: {what}", host, _telling_line(text, sign), way.replace("{host}", host)
-            )
+            # known_hosts has addresses; the name in the inventory may be nobody's
+            found = _ADDRESS.search(text)
+            way = way.replace("{address}", found[1] if found else "ADDRESS")
+            return Problem(code, f"{host} is unreachable: {what}", host, _telling_line(text, sign), way)
     return Problem("unreachable", f"{host} is unreachable", host, " ".join(text.split())[:300], f"try: ssh root@{host}")
 
 

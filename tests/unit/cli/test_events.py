@@ -223,6 +223,20 @@ def test_ssh_texts_are_told_apart(text: str, code: str) -> None:
     assert "pve1" in problem.what
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No ED25519 host key is known for 192.0.2.1 and you have requested strict checking.",
+        "REMOTE HOST IDENTIFICATION HAS CHANGED!\r\nHost key for 192.0.2.1 has changed and you have requested more.",
+    ],
+    ids=["unknown", "changed"],
+)
+def test_a_host_key_is_mended_under_the_address_that_ssh_used(text: str) -> None:
+    fix = unreachable.problem("pve1", text).fix
+    assert "192.0.2.1" in fix
+    assert "pve1" not in fix
+
+
 def test_a_changed_host_key_is_removed_as_ssh_says() -> None:
     text = (
         "REMOTE HOST IDENTIFICATION HAS CHANGED!\n  remove with:\n  ssh-keygen -f '/site/known_hosts' -R '192.0.2.1'\n"
