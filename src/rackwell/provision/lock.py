@@ -41,7 +41,8 @@ def container_lock(state: Path, container: str, verb: str) -> Iterator[None]:
             Problem("lock-unwritable", "the lock cannot be written", str(path), error.strerror or str(error))
         ) from error
     try:
-        owner.write_text(json.dumps(_me(verb)) + "\n", encoding="utf-8")
+        with contextlib.suppress(OSError):  # a full disk: the lock is held all the same, only nobody reads by whom
+            owner.write_text(json.dumps(_me(verb)) + "\n", encoding="utf-8")
         yield
     finally:
         with contextlib.suppress(OSError):

@@ -62,3 +62,9 @@ def test_the_lock_is_released_after_an_error(tmp_path: Path) -> None:
         raise ValueError("inside")
     with container_lock(tmp_path, "c1", "verify"):
         pass
+
+
+def test_a_disk_without_room_for_the_owner_s_name_keeps_nobody_from_working(tmp_path: Path) -> None:
+    (tmp_path / "locks" / "c1.json").mkdir(parents=True)  # what cannot be written
+    with container_lock(tmp_path, "c1", "verify"), pytest.raises(RackwellError), container_lock(tmp_path, "c1", "x"):
+        pass
