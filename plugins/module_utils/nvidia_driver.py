@@ -193,6 +193,7 @@ def _owners(paths: list[str]) -> dict[str, str]:
     owners: dict[str, str] = {}
     for line in answer.stdout.splitlines():
         package, separator, path = line.partition(": ")
-        if separator:
+        # "diversion by X from: PATH" tells of a file that was moved aside, not of one that a package owns
+        if separator and not line.startswith("diversion by "):
             owners[path] = package
     return {path: owners.get(path) or owners.get(path[len("/usr") :], "") for path in paths}

@@ -65,6 +65,7 @@ def systemctl(argv: list[str]) -> int:
 def journalctl(_argv: list[str]) -> int:
     print('INFO: 127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK')
     print("Scheduler hit an exception: Traceback\nAttributeError: page_table_1_flattened\nkill_process_tree called")
+    print("server_args=ServerArgs(model_path='/m', api_key='hunter2')")
     return 0
 
 

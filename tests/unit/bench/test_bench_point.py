@@ -181,6 +181,7 @@ def test_a_server_that_was_started_anew_has_crashed(host: Host) -> None:
     answer = host.call()
     assert answer["rackwell_error"]["code"] == "server-crashed"
     assert answer["rackwell_result"]["status"] == "crashed"
+    assert "hunter2" not in json.dumps(answer)
     lines = answer["rackwell_result"]["lines"]
     assert "AttributeError: page_table_1_flattened" in lines
     assert not any("POST /v1/completions" in line for line in lines)

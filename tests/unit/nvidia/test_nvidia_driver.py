@@ -111,6 +111,7 @@ def test_leftovers_and_their_packages(root: Path, tmp_path: Path, monkeypatch: p
     tools.mkdir()
     (tools / "dpkg-query").write_text(
         "#!/bin/sh\necho 'libcuda1:amd64: /usr/lib/x86_64-linux-gnu/libcuda.so.535.183.01'\n"
+        "echo 'diversion by x from: /usr/lib/x86_64-linux-gnu/libGLX_nvidia.so.535.183.01'\n"
         "echo 'dpkg-query: no path found' >&2\nexit 1\n"
     )
     (tools / "dpkg-query").chmod(0o755)
