@@ -151,7 +151,9 @@ def _cuda(whole: Mapping[str, Any]) -> tuple[bool, str]:
     report = whole.get("cuda") or {}
     devices = report.get("devices") or []
     good = [d for d in devices if all(step.get("ok") for step in d.get("steps") or [])]
-    text = f"{len(good)} of {len(devices)} GPUs initialise, driver {report.get('driver_version')}"
+    # a CUDA that does not start at all lists no device
+    wanted = max(len(devices), int(report.get("expected_gpus") or 0))
+    text = f"{len(good)} of {wanted} GPUs initialise, driver {report.get('driver_version')}"
     return report.get("verdict") == PASS, text
 
 
