@@ -45,20 +45,24 @@ def unreadable_as(user: str, paths: Sequence[str]) -> list[tuple[str, str]]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        # nothing but system calls and os._exit: the child must not run the module's clean-up
+        # nothing but system calls and os._exit, whatever happens: the child must not run the module's clean-up
         try:
             os.close(reader)
-            os.initgroups(user, account.pw_gid)
-            os.setgid(account.pw_gid)
-            os.setuid(account.pw_uid)
-            answer = _unreadable(paths)
-        except OSError as error:
-            answer = [(path, f"cannot become {user}: {error}") for path in paths]
-        with os.fdopen(writer, "w") as out:
-            json.dump(answer, out)
-        os._exit(0)
+            try:
+                os.initgroups(user, account.pw_gid)
+                os.setgid(account.pw_gid)
+                os.setuid(account.pw_uid)
+                answer = _unreadable(paths)
+            except OSError as error:
+                answer = [(path, f"cannot become {user}: {error}") for path in paths]
+            with os.fdopen(writer, "w") as out:
+                json.dump(answer, out)
+        finally:
+            os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as answers:
         text = answers.read()
     os.waitpid(child, 0)
+    if not text:
+        return [(paths[0], f"the look as {user} ended without an answer")]
     return [(str(path), str(why)) for path, why in json.loads(text)]

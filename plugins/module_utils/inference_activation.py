@@ -191,7 +191,7 @@ class Gate:
                 )
             self._sleep(0.5)
 
-    def verify(self, check: Check, invocation: str, timeout: float, *, wait: bool = True) -> str:
+    def verify(self, check: Check, invocation: str, timeout: float) -> str:
         """Wait until this start serves, and prove it.
 
         Returns:
@@ -203,8 +203,7 @@ class Gate:
         self._lines, self._cursor = [], ""
         client = self._client(check)
         end = self._clock() + timeout
-        if wait:
-            self._watch(client, invocation, timeout)
+        self._watch(client, invocation, timeout)
         for owner in self._port_owners(check.host, check.port):
             # the engine says "fired up" beside a port that another server holds, and that one would answer here
             if not owner.belongs_to(self.unit):

@@ -102,8 +102,9 @@ def judge(reply: Reply, expect: str) -> Verdict:
     try:
         choice = json.loads(reply.text)["choices"][0]
         answer = str(choice["text"])
-        values = (choice.get("logprobs") or {}).get("token_logprobs") or []
-    except (ValueError, KeyError, IndexError, TypeError):
+        told = (choice.get("logprobs") or {}).get("token_logprobs") or []
+        values = [None if value is None else float(value) for value in told]
+    except (ValueError, LookupError, TypeError, AttributeError):
         return Verdict("", f"not a completion: {reply.text[:300]}")
     # null is how the engine's JSON writes NaN
     if any(value is None or not math.isfinite(value) for value in values):

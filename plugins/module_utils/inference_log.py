@@ -15,6 +15,8 @@ _FATAL = re.compile(
     r"|Initialization failed\. warmup error"
     r"|: error: (unrecognized arguments|argument |the following arguments)"
 )
+#: more lines than a start writes: a server with as many has been serving for long
+MANY_LINES = 20_000
 _READY = "The server is fired up and ready to roll!"
 # written on every way out, after whatever mattered
 _NOISE = re.compile(r"kill_process_tree called|it/s\]|s/it\]|\?it/s|\"(GET|POST|PUT) \S+ HTTP/|^\s*$")
@@ -30,9 +32,12 @@ def first_fatal(lines: Iterable[str]) -> str | None:
     return next((line for line in lines if _FATAL.search(line)), None)
 
 
-def said_ready(lines: Iterable[str]) -> bool:
-    """Whether the engine said that it is ready. It also says so beside a port that it could not have."""
-    return any(_READY in line for line in lines)
+def said_ready(lines: Sequence[str]) -> bool:
+    """Whether the engine said that it is ready, now or before the :data:`MANY_LINES` last lines.
+
+    It also says so beside a port that it could not have.
+    """
+    return len(lines) >= MANY_LINES or any(_READY in line for line in lines)
 
 
 def redact(line: str) -> str:

@@ -7,6 +7,8 @@ import json
 import subprocess
 from typing import NamedTuple
 
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_log import MANY_LINES
+
 _PROPERTIES = (
     "LoadState",
     "ActiveState",
@@ -102,13 +104,14 @@ class System:
         return parse_show(self._run("systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)).stdout)
 
     def journal(self, invocation: str, cursor: str = "") -> tuple[list[str], str]:
-        """Lines of one start of a unit, after a cursor.
+        """Lines of one start of a unit, after a cursor; without one the last ones only.
+
+        A server that has been serving for weeks has written millions, which would not fit into memory.
 
         Args:
             invocation: the start's InvocationID; lines of other starts never appear.
         """
         command = ["journalctl", "--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE"]
-        if cursor:
-            command.append("--after-cursor=" + cursor)
+        command.append("--after-cursor=" + cursor if cursor else f"--lines={MANY_LINES}")
         lines, last = parse_journal(self._run(*command, "_SYSTEMD_INVOCATION_ID=" + invocation).stdout)
         return lines, last or cursor

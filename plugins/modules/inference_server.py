@@ -181,6 +181,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, 
 
 SCHEMA = "rackwell.inference_server/1"
 STATE = "/var/lib/rackwell"
+# a text of another shape than expected, too: nothing may end a switch before its return
+_UNFORESEEN = (CommandError, OSError, ValueError, LookupError, TypeError)
 _FIXES = {
     "engine-died": "change the profile or the build as the log says, then run again (whole log: journalctl -u {unit})",
     "unhealthy": "wait when it is loading; else run rackwell provision, which restarts it (log: journalctl -u {unit})",
@@ -450,7 +452,7 @@ class Server:
         except GateError as error:
             self._go_back(error, back)
             return
-        except (CommandError, OSError) as error:
+        except _UNFORESEEN as error:
             self._go_back(GateError("activation-error", "the switch failed half-way", str(error)), back)
             return
         more = {"reasons": reasons, "restarts": self.present.active}
@@ -460,7 +462,7 @@ class Server:
         """Return to what was, and fail with what that showed."""
         try:
             rolled_back, healthy, told = self.activation.return_to(back, self.check)
-        except (GateError, CommandError, OSError) as worse:
+        except (GateError, *_UNFORESEEN) as worse:
             rolled_back, healthy, told = False, None, f"the return failed half-way: {worse}"
         told = error.why.rstrip(".") + ". " + told[:1].upper() + told[1:]
         gate = GateError(error.code, error.what, told, error.lines)

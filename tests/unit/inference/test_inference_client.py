@@ -44,6 +44,15 @@ def test_anything_else_is_not(reply: Reply, problem: str) -> None:
     assert problem in judge(reply, "Paris").problem
 
 
+@pytest.mark.parametrize(
+    "choice", [{"text": "Paris", "logprobs": {"token_logprobs": ["low"]}}, {"text": "Paris", "logprobs": ["x"]}]
+)
+def test_an_answer_of_another_shape_is_a_verdict_and_no_exception(choice: dict[str, object]) -> None:
+    """An exception would leave the host between two releases."""
+    reply = Reply(200, json.dumps({"choices": [choice]}))
+    assert judge(reply, "Paris").problem.startswith("not a completion")
+
+
 def test_model_names() -> None:
     assert served_names(Reply(200, '{"data":[{"id":"glm-5"}]}')) == ["glm-5"]
     assert served_names(Reply(401, '{"error":"Unauthorized"}')) == []

@@ -82,3 +82,18 @@ def test_what_another_run_brought_there_meanwhile_is_only_verified() -> None:
 def test_a_server_that_was_found_ill_is_not_asked_twice() -> None:
     server = looked(snapshot(NEW), snapshot(NEW))
     assert server._still([], ["it does not serve"]) == ["it does not serve"]
+
+
+def test_whatever_ends_a_switch_leads_to_the_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    def switch(wanted: Snapshot, check: Check) -> None:
+        raise KeyError("a file of another shape")
+
+    server = looked(snapshot(OLD), snapshot(OLD))
+    server.check = CHECK
+    server.activation.begin = lambda wanted, present: present
+    server.activation.switch = switch
+    went: list[Any] = []
+    server._go_back = lambda error, back: went.append((error.code, back))
+    monkeypatch.setattr(inference_server.signal, "signal", lambda *_: None)
+    server._activate(["release"], [])
+    assert went == [("activation-error", snapshot(OLD))]

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import parse_journal, parse_show
+import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import System, parse_journal, parse_show
 
 KILLED = """\
 LoadState=loaded
@@ -43,3 +46,22 @@ def test_journal_lines() -> None:
     text = "\n".join([*map(json.dumps, records), "not json"])
     assert parse_journal(text) == (["one", "100%"], "c")
     assert parse_journal("") == ([], "")
+
+
+def test_of_a_server_that_has_served_for_weeks_only_the_end_of_the_journal_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journalctl = tmp_path / "journalctl"
+    journalctl.write_text('#!/bin/sh\nprintf \'{"MESSAGE": "%s", "__CURSOR": "c2"}\' "$*"\n')
+    journalctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    lines, cursor = System().journal("abc")
+    assert cursor == "c2"
+    assert f"--lines={inference_log.MANY_LINES} _SYSTEMD_INVOCATION_ID=abc" in lines[0]
+    later = System().journal("abc", cursor)[0][0]
+    assert ("--after-cursor=c2" in later, "--lines" in later) == (True, False)
+
+
+def test_a_server_with_very_many_lines_is_past_its_loading() -> None:
+    assert inference_log.said_ready(["decode"] * inference_log.MANY_LINES)
+    assert not inference_log.said_ready(["loading"] * 3)
