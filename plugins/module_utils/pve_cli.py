@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # one command inside a container must answer within this time, in seconds; a hung one must not hang the module
 EXEC_TIMEOUT = 30
+# and a question to the API: a cluster that lost its quorum or its file system may never answer
+API_TIMEOUT = 120
+# exit codes of timeout(1): it had to end the command by SIGTERM, or by SIGKILL
+_TIMED_OUT = (124, 137)
 POLL_S = 0.3
 
 
@@ -55,11 +59,11 @@ class Pve:
             PveError: `pvesh` failed or printed no JSON.
         """
         words = [self.pvesh, "get", path, *options, "--output-format", "json"]
-        rc, out, err = self.run(words)
+        rc, out, err = self.run(words, timeout=API_TIMEOUT)
         try:
             if rc == 0:
                 return json.loads(out)
-            why = err.strip() or out.strip()
+            why = err.strip() or out.strip() or (f"no answer in {API_TIMEOUT} s" if rc in _TIMED_OUT else "")
         except ValueError:
             why = f"it printed no JSON: {out[:200]}"
         raise problem(

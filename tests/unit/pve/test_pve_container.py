@@ -389,6 +389,19 @@ def test_only_missing_keys_are_put_in(host: Module) -> None:
     assert host.authorized.endswith(f"comment\n{second}\n")
 
 
+def test_a_pvesh_that_does_not_answer_is_ended_and_told(host: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def silent(words: list[str], **_: Any) -> tuple[int, str, str]:
+        asked.append(words)
+        return 124, "", ""
+
+    monkeypatch.setattr(host, "run_command", silent)
+    finding = refusal(host).finding
+    assert asked[0][0] == "timeout"
+    assert (finding.code, "no answer in" in finding.why) == ("pvesh-failed", True)
+
+
 def test_a_failed_pvesh_is_told_with_its_words(host: Module) -> None:
     with pytest.raises(PveError) as caught:
         pve_cli.Pve(host).get("/nope")
