@@ -119,10 +119,6 @@ class Store:
         for file in self.root.glob(pattern):
             yield Entry(file.parent.parent.name, file.parent.name, file.parent)
 
-    def latest(self, container: str) -> Entry | None:
-        """The newest run of a container."""
-        return next(iter(self.entries(container)), None)
-
     def results(self, container: str) -> Iterator[tuple[Entry, BenchResult]]:
         """Readable results of a container, the newest first."""
         for entry in self.entries(container):
