@@ -107,7 +107,7 @@ def _print(report: dict[str, Any], as_json: bool, titles: list[str], rows: list[
 def _text(report: dict[str, Any], titles: list[str], rows: list[list[str]]) -> str:
     table = [titles, *rows] if rows else []
     widths = [max(len(row[column]) for row in table) for column in range(len(titles))] if table else []
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines = ["  ".join(cell.ljust(widths[column]) for column, cell in enumerate(row)).rstrip() for row in table]
     for entry in report["problems"]:
         lines += ["", f"{entry['what']} ({entry['where']})", f"  why: {entry['why']}", f"  fix: {entry['fix']}"]
     lines += ["", f"verdict: {report['verdict']}"]
