@@ -40,9 +40,18 @@ def name(run_id: str, concurrency: int) -> str:
 
 
 def systemd_run(
-    unit: str, directory: str, user: str, timeout: int, environment: Mapping[str, str], env_file: str, argv: List[str]
+    unit: str,
+    directory: str,
+    user: str,
+    timeout: int,
+    environment: Mapping[str, str],
+    env_files: List[str],
+    argv: List[str],
 ) -> List[str]:
-    """The command that starts the unit and waits for its end."""
+    """The command that starts the unit and waits for its end.
+
+    Everybody on the host can see ``environment``; a secret goes into one of ``env_files``, which may be absent.
+    """
     stop_post = "/bin/sh -c 'echo \"$$SERVICE_RESULT $$EXIT_CODE $$EXIT_STATUS\" >%s/outcome'" % directory
     properties = [
         "User=" + user,
@@ -53,7 +62,7 @@ def systemd_run(
         "StandardOutput=append:%s/stdout" % directory,
         "StandardError=append:%s/stderr" % directory,
         "ExecStopPost=" + stop_post,
-        "EnvironmentFile=-" + env_file,
+        *("EnvironmentFile=-" + path for path in env_files),
     ]
     command = ["systemd-run", "--wait", "--collect", "--quiet", "--unit", unit, "--service-type", "exec"]
     for entry in properties:

@@ -71,6 +71,11 @@ options:
     description: Model name to ask for.
     type: str
     required: true
+  api_key:
+    description:
+      - API key of the server, when it asks for one. It stands in a file that only root can read, while it is needed.
+    type: str
+    default: ""
   tokenizer:
     description: Directory of the tokenizer, usually that of the model.
     type: path
@@ -129,6 +134,7 @@ rackwell_error:
   type: dict
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -199,6 +205,8 @@ class Point:
         self.directory = os.path.join(
             self.options["state"], self.options["run_id"], "c%d" % self.options["concurrency"]
         )
+        # beside the directory and not in it: that one is the service user's
+        self.secret = self.directory + ".env"
         self.slot = os.path.join(self.options["root"], "bench-client")
         self.python = os.path.join(self.slot, "env", "bin", "python")
         self.probe = os.path.join(self.options["root"], "probe", "env", "bin", "python")
@@ -324,6 +332,9 @@ class Point:
             "TRANSFORMERS_VERBOSITY": "error",
             "PYTHONUNBUFFERED": "1",
         }
+        if options["api_key"]:
+            quoted = re.sub(r'([\\"$`])', r"\\\1", options["api_key"])
+            bench_unit.write_text(self.secret, 'OPENAI_API_KEY="%s"\n' % quoted, 0o600)
         code, _out, err = self.run(
             bench_unit.systemd_run(
                 self.unit,
@@ -331,7 +342,7 @@ class Point:
                 options["user"],
                 options["point_timeout"],
                 environment,
-                os.path.join(self.slot, "release.env"),
+                [os.path.join(self.slot, "release.env"), self.secret],
                 self.argv(),
             )
         )
@@ -347,6 +358,15 @@ class Point:
     def measure(self) -> Dict[str, Any]:
         """The result: of a measurement in progress, of a finished one, or of a new one."""
         attached = bench_unit.active(self.run, self.unit)
+        try:
+            self.settle(attached)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.secret)
+        return dict(self.reading.read(), attached=attached)
+
+    def settle(self, attached: bool) -> None:
+        """Come to where the measurement is over."""
         if attached:
             patience = self.options["point_timeout"] + bench_unit.STOP_S
             if not bench_unit.wait(self.run, self.unit, patience):
@@ -359,7 +379,6 @@ class Point:
                 )
         elif not self.finished():
             self.start()
-        return dict(self.reading.read(), attached=attached)
 
 
 def main() -> None:
@@ -379,6 +398,7 @@ def main() -> None:
             "host": {"type": "str", "default": "127.0.0.1"},
             "port": {"type": "int", "default": 30000},
             "served_name": {"type": "str", "required": True},
+            "api_key": {"type": "str", "default": "", "no_log": True},
             "tokenizer": {"type": "path", "required": True},
             "user": {"type": "str", "default": "rackwell"},
             "root": {"type": "path", "default": "/opt/rackwell"},

@@ -28,6 +28,9 @@ def systemd_run(argv: list[str]) -> int:
     split = argv.index("--")
     properties = dict(argv[i + 1].split("=", 1) for i in range(split) if argv[i] == "-p")
     directory = Path(properties["WorkingDirectory"])
+    secret = Path(properties["EnvironmentFile"].lstrip("-"))
+    if secret.exists():
+        shutil.copy(secret, PLAN / "secret")
     subprocess.run(argv[split + 1 :], check=False)
     for name in ("stdout", "stderr"):
         if (PLAN / name).exists():

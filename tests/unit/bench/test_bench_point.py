@@ -175,6 +175,16 @@ def test_failed_requests_fail_the_task_and_the_numbers_are_returned(host: Host) 
     assert (result["status"], result["valid"], result["requests"]["failed"]) == ("measured", False, 5)
 
 
+def test_an_api_key_reaches_the_client_and_nobody_else(host: Host) -> None:
+    answer = host.call(api_key='sk-"quoted"$1')
+    assert not answer.get("failed"), answer.get("msg")
+    given = host.plan / "secret"
+    assert given.read_text() == 'OPENAI_API_KEY="sk-\\"quoted\\"\\$1"\n'
+    assert given.stat().st_mode & 0o077 == 0
+    assert "quoted" not in json.dumps([host.started(), answer])
+    assert not [path for path in host.state.rglob("*") if path.is_file() and b"quoted" in path.read_bytes()]
+
+
 def test_a_server_that_was_started_anew_has_crashed(host: Host) -> None:
     host.ends("exit-code 1", None, (DATA / "server-died.stdout").read_text(), (DATA / "server-died.stderr").read_text())
     (host.plan / "state").write_text("aaaa 0\nbbbb 1\n")
