@@ -46,7 +46,7 @@ class Measured:
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: the summary; the whole is in the file."""
         return {
-            "measured": self.fresh,
+            "measured": self.fresh and self.result is not None,
             "valid": bool(self.result and self.result.valid),
             "bench": self.result.bench if self.result else None,
             "run_id": self.result.run_id if self.result else None,
