@@ -17,7 +17,8 @@ from rwlab.errors import LabError
 from rwlab.paths import SOURCE
 
 DRIVER_VERSION = "595.58.03"
-NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+# the name says what it is wherever it is shown: a report of the laboratory must not pass for one of real GPUs
+NAME = "NVIDIA RTX PRO 6000 Blackwell Server Edition (stand-in)"
 STATE_FILE = "rackwell-lab-gpus.json"
 MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 
@@ -29,6 +30,7 @@ def healthy(host: str) -> dict[str, Any]:
     state: dict[str, Any] = files.read_json(SOURCE / "gpu/machine.json")
     state["driver_version"] = DRIVER_VERSION
     for gpu in state["gpus"]:
+        gpu.setdefault("name", NAME)
         if host != "pve1":
             gpu["uuid"] = uuid(host, gpu["bus_id"])
     return state
