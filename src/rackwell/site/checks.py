@@ -61,6 +61,7 @@ class Checker:
         for node in self.containers.values():
             self._placement(node)
             self._driver(node)
+            self._expected_gpus(node)
             self._controller_files(node)
             self._profile(node)
             self._bench(node)
@@ -249,6 +250,23 @@ class Checker:
                 f"{node.name} and its host declare different driver versions",
                 f"{node.name} has {user}, the kernel module of {host.name} is {kernel} ({declared})",
                 "make them equal: user space and kernel module work only in the same version",
+            )
+
+    def _expected_gpus(self, node: Node) -> None:
+        """The check inside the container would fail only after everything was installed."""
+        gets, expected = self._gpu_count(node), node.value("gpu_probe_gpus")
+        host = node.text("pve_container_host")
+        shared = sum(other.text("pve_container_host") == host for other in self.containers.values()) > 1
+        if shared and node.value("pve_container_gpus") == "all":
+            return  # that is the mistake, and is told as such
+        if gets and isinstance(expected, int) and gets != expected:
+            self._add(
+                node.name,
+                "gpu_probe_gpus",
+                "gpu-count-mismatch",
+                f"{node.name} gets {gets} GPUs, and its check expects {expected}",
+                "pve_container_gpus (for 'all': pve_host_gpus of its host) and gpu_probe_gpus must agree",
+                f"set `gpu_probe_gpus: {gets}`",
             )
 
     def _controller_files(self, node: Node) -> None:

@@ -159,7 +159,7 @@ def test_a_group_variable_is_complained_about_once(site: SiteMaker) -> None:
         "host_vars/glm5-02.yml", site.root.joinpath(HOST_VARS).read_text().replace("201", "202").replace(".21", ".22")
     )
     for name in ("glm5-01", "glm5-02"):
-        site.add(f"host_vars/{name}.yml", f"pve_container_gpus: [GPU-{name}]\n")
+        site.add(f"host_vars/{name}.yml", f"pve_container_gpus: [GPU-{name}]\ngpu_probe_gpus: 1\n")
     site.edit("profiles/toy.yml", "tp-size: 8", "tp-size: 1")
     assert site.problems() == []
     site.add(GROUP_VARS, "pve_container_memory: lots\n")
@@ -177,8 +177,18 @@ def two(site: SiteMaker) -> SiteMaker:
         first.replace("201", "202").replace(".21", ".22") + "pve_container_gpus: [GPU-c, GPU-d]\n",
     )
     site.add(HOST_VARS, "pve_container_gpus: [GPU-a, GPU-b]\n")
+    site.add(GROUP_VARS, "gpu_probe_gpus: 2\n")
     assert site.problems() == []
     return site
+
+
+def test_the_check_must_expect_the_gpus_that_the_container_gets(two: SiteMaker) -> None:
+    two.edit(GROUP_VARS, "gpu_probe_gpus: 2", "gpu_probe_gpus: 8")
+    found = two.problems()
+    assert {(problem.code, problem.where) for problem in found} == {
+        ("gpu-count-mismatch", two.line(GROUP_VARS, "gpu_probe_gpus"))
+    }
+    assert all("gpu_probe_gpus: 2" in problem.fix for problem in found)
 
 
 def test_duplicate_vmid(two: SiteMaker) -> None:
