@@ -10,6 +10,7 @@ from typing import Any
 from ansible.plugins.action import ActionBase
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_run_file import check_sha256, check_sha256_form
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import failure
 
 _MODULE = "rackwell.gpu.nvidia_userspace"
 
@@ -33,7 +34,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             else:
                 result.update(self._converge(given, variables))
         except DriverError as error:
-            result.update(_failure(error))
+            result.update(failed=True, changed=False, **failure(**error.parts))
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         result.pop("rackwell_free", None)
@@ -80,11 +81,3 @@ def _told_as_declared(result: dict[str, Any], remote: str, local: str) -> dict[s
         result["msg"] = str(result.get("msg", "")).replace(remote, local)
         result["rackwell_error"] = {key: str(value).replace(remote, local) for key, value in error.items()}
     return result
-
-
-def _failure(error: DriverError) -> dict[str, Any]:
-    parts = error.parts
-    message = parts["what"] + (" (%s)" % parts["where"] if parts["where"] else "")
-    message += (": " + parts["why"] if parts["why"] else "") + "."
-    message += " Fix: " + parts["fix"] if parts["fix"] else ""
-    return {"failed": True, "changed": False, "msg": message, "rackwell_error": dict(parts)}

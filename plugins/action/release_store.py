@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional
 
 from ansible import constants as C  # noqa: N812 (ansible's own name for it)
 from ansible.plugins.action import ActionBase
+from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import failure
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import (
     CHUNK_BYTES,
     Manifest,
@@ -99,7 +100,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             bundle = Bundle(self._loader.path_dwim(os.path.expanduser(str(given["bundle"]))))
             result.update(self._converge(given, bundle, task_vars or {}))
         except ReleaseError as error:
-            result.update(_failure(error))
+            result.update(failed=True, changed=False, **failure(**error.parts))
         return result
 
     def _converge(self, given: Dict[str, Any], bundle: Bundle, task_vars: Dict[str, Any]) -> Dict[str, Any]:
@@ -175,11 +176,3 @@ def _check_space(space: List[Dict[str, Any]], missing: Dict[str, int], unpacked:
                 ),
                 "free space there, or give the container a larger disk",
             )
-
-
-def _failure(error: ReleaseError) -> Dict[str, Any]:
-    parts = error.parts
-    message = parts["what"] + (" (%s)" % parts["where"] if parts["where"] else "")
-    message += (": " + parts["why"] if parts["why"] else "") + "."
-    message += " Fix: " + parts["fix"] if parts["fix"] else ""
-    return {"failed": True, "changed": False, "msg": message, "rackwell_error": dict(parts)}

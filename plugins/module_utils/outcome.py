@@ -9,6 +9,20 @@ if TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 
+def failure(code: str, what: str, where: str = "", why: str = "", fix: str = "") -> dict[str, Any]:
+    """What a failure returns: ``msg`` for people, ``rackwell_error`` for programs. Arguments as of :func:`fail`."""
+    message = what
+    if where:
+        message += " (" + where + ")"
+    if why:
+        message += ": " + why
+    if not message.endswith((".", "!", "?")):
+        message += "."
+    if fix:
+        message += " Fix: " + fix
+    return {"msg": message, "rackwell_error": {"code": code, "what": what, "where": where, "why": why, "fix": fix}}
+
+
 def fail(
     module: AnsibleModule, code: str, what: str, where: str = "", why: str = "", fix: str = "", **extra: Any
 ) -> NoReturn:
@@ -19,17 +33,7 @@ def fail(
         fix: the command or edit that mends it.
         extra: further return values (``rolled_back``, ``log``, …).
     """
-    message = what
-    if where:
-        message += " (" + where + ")"
-    if why:
-        message += ": " + why
-    if not message.endswith((".", "!", "?")):
-        message += "."
-    if fix:
-        message += " Fix: " + fix
-    error = {"code": code, "what": what, "where": where, "why": why, "fix": fix}
-    module.fail_json(msg=message, rackwell_error=error, **extra)
+    module.fail_json(**failure(code, what, where, why, fix), **extra)
     raise AssertionError("fail_json returned")
 
 
