@@ -1,70 +1,82 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes the folder that tests/gpu/run_in_container.py needs on a machine with GPUs and no network:
-# a small Debian root with systemd and Python, LXC's packages, and the probe with its wheels.
-# Runs as root on a Debian machine with the network, debootstrap, xz and rackwell's own environment (scripts/setup);
-# takes 2 to 4 minutes.
+# Packs a whole machine for tests/gpu/run.py to enter where there is neither network nor LXC: the laboratory's host
+# layer as its root, this checkout's environment, the laboratory's cache, and the releases of its site.
+# Runs as root on a Debian machine with the network, after scripts/setup; takes some minutes.
 #
-#   tests/gpu/prepare.sh [FOLDER]                    FOLDER: default .gpu-carry
-#   TREE=/path tests/gpu/prepare.sh                  start from a finished debootstrap tree of $SUITE instead
+#   tests/gpu/prepare.sh [FOLDER]           FOLDER (default .gpu-carry) gets machine.tar.xz.00, .01, ... of 58 MiB each
+#   BLOBS=SITE/.rackwell/blobs tests/gpu/prepare.sh      take wheels from there instead of fetching them again
 set -eu
 
-here=$(cd "$(dirname "$0")/../.." && pwd)
-out=${1:-$here/.gpu-carry}
-suite=${SUITE:-bookworm}                    # its Python decides which wheels the container takes
-python=${CONTAINER_PYTHON:-3.11}
-hosts=${HOST_PYTHONS:-3.12}                 # Pythons outside the container, for the comparison; "" = none
-bindings=${BINDINGS:-cuda-bindings==12.9.*}
+cd "$(dirname "$0")/../.."
+out=${1:-.gpu-carry}
+lab=gpu-prepare
 
-say() { printf '%s\n' "$*" >&2; }
-[ "$(id -u)" = 0 ] || { say "prepare.sh: must run as root (debootstrap)"; exit 2; }
-for tool in xz apt-get; do
-    command -v $tool >/dev/null || { say "prepare.sh: $tool is missing; apt-get install xz-utils"; exit 2; }
+say() { printf '[prepare] %s\n' "$*" >&2; }
+[ "$(id -u)" = 0 ] || { say "must run as root: the laboratory starts LXC containers"; exit 2; }
+for tool in xz hardlink split; do
+    command -v $tool >/dev/null || { say "$tool is missing (Debian's xz-utils, util-linux, coreutils)"; exit 2; }
 done
-py=$here/.venv/bin/python
-[ -x "$py" ] || { say "prepare.sh: rackwell's environment is missing; run scripts/setup first"; exit 2; }
+[ -x .venv/bin/rackwell ] || { say "rackwell's environment is missing; run scripts/setup first"; exit 2; }
 
-mkdir -p "$out/wheels" "$out/debs"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=$(mktemp -d /var/tmp/rackwell-prepare.XXXXXX)
+cleanup() {
+    .venv/bin/rackwell lab down --purge --name $lab >&2 || true
+    rm -rf "$work"
+}
+trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-if [ -n "${TREE:-}" ]; then
-    say "copying $TREE"
-    mkdir "$work/root"
-    tar -C "$TREE" --one-file-system --exclude=./dev --exclude=./proc --exclude=./sys --exclude=./var/cache \
-        --exclude=./var/lib/apt/lists --exclude=./usr/share/doc --exclude=./usr/share/man -cf - . | tar -C "$work/root" -xf -
-else
-    say "debootstrap $suite"
-    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,python3 "$suite" "$work/root" >&2
+say "the laboratory's cache and a site of it"
+.venv/bin/rackwell lab up --name $lab --suite bookworm
+status=$(.venv/bin/rackwell lab status --name $lab --json)
+value() { printf '%s' "$status" | python3 -c "import json, sys; print(json.load(sys.stdin)$1)"; }
+site=$(value '["site"]')
+layer=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["hosts"][0]["layer"])' "$(value '["directory"]')/lab.json")
+cache=${RACKWELL_LAB_CACHE:-/var/cache/rackwell-lab}
+
+say "the releases"
+if [ -n "${BLOBS:-}" ]; then
+    mkdir -p "$site/.rackwell/blobs"
+    cp -a "$BLOBS/." "$site/.rackwell/blobs/"
 fi
-say "trimming"
-cd "$work/root"
-mkdir -p dev proc sys var/cache/apt var/lib/apt/lists
-rm -rf usr/share/doc/* usr/share/man/* usr/share/locale/* usr/share/info/* usr/share/i18n usr/share/zoneinfo \
-    usr/share/perl usr/share/perl5 usr/lib/x86_64-linux-gnu/perl usr/lib/x86_64-linux-gnu/gconv \
-    usr/lib/udev/hwdb.d usr/lib/udev/hwdb.bin var/lib/apt/lists/* var/cache/* var/log/* tmp/* root/.cache dev/* \
-    usr/lib/python3*/test usr/lib/python3*/lib2to3 usr/lib/python3*/idlelib
-find . -xdev -name __pycache__ -type d -prune -exec rm -rf {} +
-cd "$here"
-tar -C "$work/root" --sort=name --numeric-owner -cf - . | xz -T2 -6 >"$out/rootfs.tar.xz.partial"
-mv "$out/rootfs.tar.xz.partial" "$out/rootfs.tar.xz"
+.venv/bin/rackwell build -i "$site"
 
-say "LXC's packages"
-(cd "$out/debs" && rm -f ./*.deb && apt-get -q download lxc liblxc1 liblxc-common libapparmor1 >&2)
+say "the machine's root"
+root=$work/root
+cp -a "$cache/layer/$layer" "$root"
+there=$root/var/cache/rackwell-lab
+mkdir -p "$there/base" "$there/layer" "$there/pve"
+cp -a "$cache/base/bookworm" "$cache/base/bookworm.recipe" "$there/base/"
+cp -a "$cache/layer/$layer" "$there/layer/"
+cp -a "$cache"/pve/*.json "$there/pve/"
+cp -a "$cache/wheels" "$there/"
+prepared=$root/srv/site
+mkdir -p "$prepared/builds" "$prepared/.rackwell"
+cp -a "$site"/builds/*.lock "$prepared/builds/"
+for part in blobs releases builds; do cp -a "$site/.rackwell/$part" "$prepared/.rackwell/"; done
 
-say "wheels"
-rm -f "$out"/wheels/*.whl
-"$py" -m pip download -q --no-deps -d "$out/wheels" cuda-pathfinder nvidia-ml-py pip >&2
-for version in $python $hosts; do
-    "$py" -m pip download -q --no-deps --only-binary=:all: --implementation cp --python-version "$version" \
-        --platform manylinux_2_28_x86_64 --platform manylinux_2_24_x86_64 --platform manylinux_2_17_x86_64 \
-        -d "$out/wheels" "$bindings" >&2
+say "its Python environment"
+venv=$root/srv/rackwell/.venv
+packages=$venv/lib/python3.11/site-packages
+chroot "$root" python3 -m venv --without-pip /srv/rackwell/.venv
+UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 .venv/bin/uv pip install -q --require-hashes --only-binary :all: --target "$packages" \
+    --python-version 3.11 --python-platform x86_64-manylinux_2_28 -r requirements/run.lock
+rm -f "$packages"/bin/uv "$packages"/bin/uvx  # 60 MB that only resolve new releases
+for program in "$packages"/bin/*; do
+    sed -i '1s|^#!.*python.*|#!/srv/rackwell/.venv/bin/python|' "$program"
+    mv "$program" "$venv/bin/"
 done
-PYTHONPATH=$here/src "$py" - "$out/wheels" <<'PYTHON'
-import pathlib, sys
-from rackwell.build.probewheel import probe_wheel
-name, data = probe_wheel()
-(pathlib.Path(sys.argv[1]) / name).write_bytes(data)
-PYTHON
+echo /srv/rackwell/src >"$packages/rackwell.pth"
+mkdir -p "$packages/ansible_collections/rackwell"
+ln -sfn /srv/rackwell "$packages/ansible_collections/rackwell/gpu"
+printf '#!/srv/rackwell/.venv/bin/python\nfrom rackwell.cli.main import run\n\nrun()\n' >"$venv/bin/rackwell"
+chmod 0755 "$venv/bin/rackwell"
+find "$root" -name __pycache__ -type d -prune -exec rm -rf {} +
+
+say "packing"
+hardlink -q "$root"
+mkdir -p "$out"
+rm -rf "${out:?}"/*
+tar -C "$root" --sort=name --numeric-owner -cf - . | xz -T2 -4 | split -b 58M -d - "$out/machine.tar.xz."
 du -sh "$out" >&2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import shlex
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -114,7 +115,8 @@ def _with(rule: list[str], action: str) -> list[str]:
 def down(record: Record, *, others_run: bool) -> None:
     """Remove the bridge and the rules; forwarding goes back to what it was once no laboratory runs."""
     run(["ip", "link", "delete", record.bridge], check=False)
-    for table in ("nat", "filter"):
+    # without the program no rule was made
+    for table in ("nat", "filter") if shutil.which("iptables") else ():
         for line in run(["iptables", "-w", "-t", table, "-S"], check=False).stdout.splitlines():
             if f'"rackwell-lab {record.id}"' in line and line.startswith("-A "):
                 run(["iptables", "-w", "-t", table, "-D", *shlex.split(line[3:])], check=False)

@@ -1,0 +1,455 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Does rackwell's main job work in the laboratory with this machine's real NVIDIA GPUs?
+
+Brings a laboratory up, whose host gets the real GPUs; runs `rackwell provision` on it (host, unprivileged container,
+the driver's user space, CUDA and P2P checks as the service user, release, server, benchmark), once more to see that
+nothing changes, and `rackwell verify`; then the same P2P check outside any container. Writes all of it as one JSON
+file, prints a table, and removes the laboratory. Nothing of the GPUs is configured or reset.
+
+    sudo scripts/setup && sudo tests/gpu/run.py --out results.json                 a Debian machine with the network
+    sudo tests/gpu/run.py --out results.json --machine .gpu-carry                any Linux with Python 3.11
+
+The second form enters a prepared machine (tests/gpu/prepare.sh makes it) with chroot, in name spaces of its own.
+The engine is the laboratory's stand-in: what the benchmark says of tokens and latencies is invented, what it says of
+power and utilisation comes from the GPUs, which idle meanwhile.
+
+Exit status: 0 all checks pass, 1 one fails, 2 it cannot be run here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO / "tests/lab"))
+
+from rwlab import real  # noqa: E402 (the laboratory is no installed package)
+from rwlab.errors import LabError  # noqa: E402
+from rwlab.paths import Instance  # noqa: E402
+
+SCHEMA = "rackwell.gpu_lab_run/1"
+LAB = "gpu"
+CONTAINER, HOST, VMID = "glm5-01", "pve1", "201"
+INSIDE = "RACKWELL_GPU_INSIDE"
+# in the prepared machine: where the checkout is, where results are left, and the releases and locks of the site
+CHECKOUT, RESULTS, SITE = "srv/rackwell", "srv/results", "srv/site"
+PARTS = "machine.tar.xz.*"
+
+# The base of LXC's groups: it takes process 1's without an ending "init.scope", where no process may be then.
+GROUP = Path("/sys/fs/cgroup/rackwell-gpu")
+_START = f"""
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    mkdir -p {GROUP}/init.scope
+    echo $$ >{GROUP}/init.scope/cgroup.procs
+fi
+exec unshare --mount --pid --fork --uts --ipc --kill-child sh -ec "$@"
+"""
+
+# $1 is the machine's root, the rest the command. Its shell is process 1 of a process name space: all ends with it.
+_ENTER = """
+tree=$1; shift
+mount --make-rprivate /
+mount --bind "$tree" "$tree"
+mount -t proc proc "$tree/proc"
+mount -t sysfs sys "$tree/sys"
+mount --rbind /dev "$tree/dev"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$tree/dev/pts"
+mount -t tmpfs -o mode=1777 shm "$tree/dev/shm"
+hostname rackwell-gpu
+env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1 RACKWELL_GPU_INSIDE="$OUTSIDE" chroot "$tree" "$@"
+exit $?
+"""
+
+
+class CannotRunError(Exception):
+    """This machine or the prepared one lacks something."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="results, JSON; the runs' logs go beside it, FILE.log")
+    parser.add_argument("--machine", type=Path, metavar="FOLDER", help="enter the machine that prepare.sh made")
+    parser.add_argument("--root", type=Path, help="with --machine: unpack it there, keep it, take it if it is there")
+    parser.add_argument("--no-bench", action="store_true", help="leave the benchmark out")
+    parser.add_argument("--stand-in", action="store_true", help="rehearse, without GPUs")
+    parser.add_argument("--keep", action="store_true", help="leave the laboratory up")
+    parser.add_argument("--show-uuids", action="store_true", help="do not replace the GPUs' UUIDs in the results")
+    arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+    try:
+        if os.geteuid() != 0:
+            raise CannotRunError("must run as root: it starts containers")
+        if not real.present() and not arguments.stand_in:
+            raise CannotRunError("NVIDIA's kernel module is not loaded here (--stand-in rehearses without GPUs)")
+        return enter(arguments) if arguments.machine else run(arguments)
+    except (CannotRunError, LabError) as error:
+        print(f"tests/gpu/run.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+# ---------------------------------------------------------------------------------------------- a prepared machine
+
+
+def enter(arguments: argparse.Namespace) -> int:
+    """Run this script again in the prepared machine, and bring back what it wrote."""
+    root = arguments.root or Path(tempfile.mkdtemp(prefix="rackwell-gpu-", dir="/var/tmp"))
+    try:
+        unpack(arguments.machine, root)
+        checkout = root / CHECKOUT
+        say("copying the checkout and the driver's user space into it")
+        ignored = shutil.ignore_patterns(".git", ".venv", ".gpu-carry", ".mypy_cache", "__pycache__", ".hypothesis")
+        shutil.copytree(REPO, checkout, ignore=ignored, dirs_exist_ok=True, symlinks=True)
+        if real.present():
+            copy_driver(root)
+        results = root / RESULTS
+        shutil.rmtree(results, ignore_errors=True)
+        results.mkdir()
+        options = [flag for flag, on in own_flags(arguments).items() if on]
+        command = ["sh", "-ec", _START, "sh", _ENTER, "sh", str(root)]
+        command += ["python3", f"/{CHECKOUT}/tests/gpu/run.py", *options]
+        command += ["--out", f"/{RESULTS}/results.json"]
+        outer = {"os": operating_system(), "command": command_line(arguments)}
+        done = subprocess.run(command, env={**os.environ, "OUTSIDE": json.dumps(outer)}, check=False)
+        for suffix in ("", ".log"):
+            written = results / f"results.json{suffix}"
+            if written.exists():
+                shutil.copyfile(written, f"{arguments.out}{suffix}")
+        return done.returncode
+    finally:
+        for group in [*sorted(GROUP.rglob("*/"), reverse=True), GROUP]:
+            if group.is_dir():
+                group.rmdir()
+        if not arguments.root:
+            shutil.rmtree(root)
+
+
+def unpack(folder: Path, root: Path) -> None:
+    complete = root / ".complete"
+    if complete.exists():
+        return
+    parts = sorted(folder.glob(PARTS))
+    if not parts:
+        raise CannotRunError(f"there is no {PARTS} in {folder}: make it with tests/gpu/prepare.sh")
+    say(f"unpacking the prepared machine, {sum(part.stat().st_size for part in parts) >> 20} MiB")
+    root.mkdir(parents=True, exist_ok=True)
+    root.chmod(0o755)
+    with tarfile.open(fileobj=cast(IO[bytes], Joined(parts)), mode="r|xz") as archive:
+        extra: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+        archive.extractall(root, numeric_owner=True, **extra)
+    complete.touch()
+
+
+class Joined:
+    """Files read as one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._chunks = self._read(paths)
+        self._rest = b""
+
+    @staticmethod
+    def _read(paths: Sequence[Path]) -> Iterator[bytes]:
+        for path in paths:
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    yield chunk
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size:
+            chunk = next(self._chunks, b"")
+            if not chunk:
+                break
+            self._rest += chunk
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        return taken
+
+
+def copy_driver(root: Path) -> None:
+    """This machine's own driver files, where the loader of the prepared machine looks."""
+    for path in real.user_space():
+        tool = ".so." not in path.name
+        target = root / ("usr/bin" if tool else f"usr/lib/{platform.machine()}-linux-gnu") / path.name
+        shutil.copyfile(path, target)
+        target.chmod(0o755 if tool else 0o644)
+    subprocess.run(["chroot", str(root), "ldconfig"], check=True)
+
+
+def own_flags(arguments: argparse.Namespace) -> dict[str, bool]:
+    return {
+        "--no-bench": arguments.no_bench,
+        "--stand-in": arguments.stand_in,
+        "--keep": arguments.keep,
+        "--show-uuids": arguments.show_uuids,
+    }
+
+
+def command_line(arguments: argparse.Namespace) -> str:
+    """What measured, without this machine's paths."""
+    machine = ["--machine", "FOLDER"] if arguments.machine else []
+    return " ".join(
+        ["tests/gpu/run.py", "--out", "FILE", *machine, *(flag for flag, on in own_flags(arguments).items() if on)]
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the run itself
+
+
+def run(arguments: argparse.Namespace) -> int:
+    outer = json.loads(os.environ.get(INSIDE) or "{}")
+    results: dict[str, Any] = {
+        "schema": SCHEMA,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": outer.get("command") or command_line(arguments),
+        "machine": machine() | ({"os": outer["os"], "entered": operating_system()} if outer else {}),
+    }
+    site: Path | None = None
+    try:
+        if outer:
+            shutil.copytree(Path("/", SITE), Instance.of(LAB).site, symlinks=True)
+        say("laboratory up")
+        laboratory("up", "--name", LAB, "--suite", suite())
+        status = json.loads(laboratory("status", "--name", LAB, "--json", capture=True))
+        site = Path(status["site"])
+        results["laboratory"] = {key: status[key] for key in ("gpus", "driver_version", "suites")}
+        bench = ["--no-bench"] if arguments.no_bench else []
+        results["provision"] = rackwell("provision", CONTAINER, "-i", str(site), *bench)
+        results["again"] = rackwell("provision", CONTAINER, "-i", str(site), "--no-bench")
+        results["verify"] = rackwell("verify", CONTAINER, "-i", str(site))
+        results["container"] = container()
+        results["bench"] = stored_bench(site)
+        say("the same P2P check outside the containers")
+        results["outside"] = {"p2p": outside(site, results["verify"])}
+        judge(results)
+        print_table(results)
+    finally:
+        write(arguments, results, site)
+        if not arguments.keep:
+            laboratory("down", "--name", LAB, "--purge", check=False)
+    return 0 if results["verdict"] == "pass" else 1
+
+
+def suite() -> str:
+    """The one whose Python is this one's, so that the probe's own wheels serve outside too."""
+    return "trixie" if sys.version_info[:2] == (3, 13) else "bookworm"
+
+
+def laboratory(*words: str, capture: bool = False, check: bool = True) -> str:
+    done = subprocess.run(
+        [sys.executable, "-B", str(REPO / "tests/lab/lab.py"), *words],
+        stdout=subprocess.PIPE if capture else sys.stderr,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        raise CannotRunError(f"`rackwell lab {' '.join(words)}` ended with {done.returncode}")
+    return done.stdout or ""
+
+
+def rackwell(*words: str) -> dict[str, Any]:
+    """A command of the product, with --json; its progress goes on to our standard error."""
+    program = REPO / ".venv/bin/rackwell"
+    if not program.exists():
+        raise CannotRunError("rackwell's environment is missing; run scripts/setup first")
+    say(f"rackwell {words[0]} {words[1]}")
+    done = subprocess.run([str(program), *words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout.startswith("{"):
+        raise CannotRunError(f"`rackwell {' '.join(words)}` gave no result (exit status {done.returncode})")
+    found: dict[str, Any] = pruned(json.loads(done.stdout))
+    return found
+
+
+def pruned(value: Any) -> Any:
+    """Without what holds for this run only, and without the stand-in engine's tokens and latencies."""
+    left_out = {"path", "log", "changes", "endpoint", "host_keys", "bench"}
+    if isinstance(value, dict):
+        return {key: pruned(inner) for key, inner in value.items() if key not in left_out}
+    return [pruned(inner) for inner in value] if isinstance(value, list) else value
+
+
+def container() -> dict[str, Any]:
+    """What the container is, as seen in it and in its configuration on the host."""
+
+    def ask(where: str, *command: str) -> str:
+        return laboratory("shell", "--name", LAB, where, *command, capture=True, check=False).strip()
+
+    return {
+        "config": ask(HOST, "pct", "config", VMID).splitlines(),
+        "os": ask(CONTAINER, "sed", "-n", "s/^PRETTY_NAME=//p", "/etc/os-release").strip('"'),
+        "systemd": ask(CONTAINER, "systemctl", "--version").split("\n")[0],
+        "state": ask(CONTAINER, "systemctl", "is-system-running"),
+        "uid_map": ask(CONTAINER, "cat", "/proc/self/uid_map").split(),
+        "user": ask(CONTAINER, "id", "rackwell"),
+        "nvidia_smi": ask(CONTAINER, "nvidia-smi", "-L").splitlines(),
+        "nodes": [line for line in ask(CONTAINER, "ls", "-ln", "/dev").splitlines() if "nvidia" in line],
+    }
+
+
+def stored_bench(site: Path) -> dict[str, Any] | None:
+    """The stored result's GPUs and telemetry; tokens and latencies are the stand-in engine's and say nothing here."""
+    files = sorted((site / ".rackwell/results" / CONTAINER).glob("*/bench.json"))
+    if not files:
+        return None
+    found = json.loads(files[-1].read_text())
+    points = [
+        {key: point.get(key) for key in ("concurrency", "status", "valid", "reasons", "remarks", "server", "telemetry")}
+        for point in found["points"]
+    ]
+    note = "the engine is a stand-in that uses no GPU: these are the readings of idle GPUs, no performance figures"
+    return {"note": note, "hardware": found["hardware"], "points": points}
+
+
+def outside(site: Path, verified: dict[str, Any]) -> dict[str, Any]:
+    """The P2P check on the machine itself, with the very wheels that the container's probe was made of."""
+    release = (site / ".rackwell/builds/probe").resolve()
+    wheels = json.loads((release / "manifest.json").read_text())["wheels"]
+    size = (gpu_check(verified).get("p2p") or {}).get("size", 64 << 20)
+    with tempfile.TemporaryDirectory() as folder:
+        for wheel in wheels:
+            with zipfile.ZipFile(site / ".rackwell/blobs/sha256" / wheel["sha256"]) as packed:
+                packed.extractall(folder)
+        command = [sys.executable, "-B", "-m", "rackwell.probe", "p2p", "--json", "--size", str(size >> 20)]
+        environment = {**os.environ, "PYTHONPATH": folder}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/", check=False)
+    if not done.stdout.startswith("{"):
+        return {"verdict": "not run", "why": done.stderr[-1000:], "pairs": []}
+    report: dict[str, Any] = json.loads(done.stdout)
+    return {**report, "python": platform.python_version()}
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+
+def gpu_check(verified: dict[str, Any]) -> dict[str, Any]:
+    """What the module gpu_check reported in the container."""
+    reports = (verified.get("result") or {}).get("reports") or {}
+    found: dict[str, Any] = next((r for schema, r in reports.items() if schema.startswith("rackwell.gpu_check")), {})
+    return found
+
+
+def judge(results: dict[str, Any]) -> None:
+    """Add the pairs, the hardware and the verdict."""
+    checked = gpu_check(results["verify"])
+    inner = checked.get("p2p") or {"pairs": []}
+    speeds = {(pair["src"], pair["dst"]): pair["gb_per_s"] for pair in results["outside"]["p2p"]["pairs"]}
+    results["pairs"] = [
+        {
+            **{key: pair[key] for key in ("src", "dst", "can_access", "verified")},
+            "inside_gb_per_s": pair["gb_per_s"],
+            "outside_gb_per_s": speeds.get((pair["src"], pair["dst"])),
+        }
+        for pair in inner["pairs"]
+    ]
+    results["hardware"] = (checked.get("cuda") or {}).get("nvml")
+    unchanged = (results["again"].get("result") or {}).get("changed") == 0
+    passed = [
+        results["provision"]["ok"],
+        results["again"]["ok"] and unchanged,
+        results["verify"]["ok"],
+        bool(results["pairs"]) and (checked.get("cuda") or {}).get("verdict") == inner.get("verdict") == "pass",
+    ]
+    results["verdict"] = "pass" if all(passed) else "fail"
+
+
+def write(arguments: argparse.Namespace, results: dict[str, Any], site: Path | None) -> None:
+    results.setdefault("verdict", "fail")
+    text = json.dumps(results, indent=1)
+    if not arguments.show_uuids:
+        text = without_uuids(text)
+    arguments.out.write_text(text + "\n")
+    logs = sorted((site / ".rackwell/runs").glob("*/log.txt")) if site else []
+    told = "".join(f"==== {log.parent.name}\n{log.read_text(errors='replace')}\n" for log in logs)
+    Path(f"{arguments.out}.log").write_text(told if arguments.show_uuids else without_uuids(told))
+
+
+def without_uuids(text: str) -> str:
+    """Each GPU's UUID by a number: they name hardware that is not ours to name."""
+    for number, uuid in enumerate(dict.fromkeys(re.findall(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text))):
+        text = text.replace(uuid, f"GPU-00000000-0000-0000-0000-{number:012d}")
+    return text
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "kernel": platform.release(),
+        "os": operating_system(),
+        "cpus": os.cpu_count(),
+        "kernel_module": (read(Path("/proc/driver/nvidia/version")) or "").split("\n")[0].strip(),
+        "device_nodes": real.nodes(),
+        "lxc": subprocess.run(["lxc-start", "--version"], capture_output=True, text=True, check=False).stdout.strip(),
+        "topology": topology(),
+    }
+
+
+def topology() -> list[str]:
+    """`nvidia-smi topo -m`, without its colours."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    told = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False).stdout
+    return [line for line in re.sub(r"\x1b\[\d*m", "", told).splitlines() if line.startswith(("\t", "GPU"))]
+
+
+def operating_system() -> str:
+    return platform.freedesktop_os_release().get("PRETTY_NAME", "?")
+
+
+def read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def print_table(results: dict[str, Any]) -> None:
+    nvml = results["hardware"] or {}
+    names = sorted({device.get("name", "?") for device in nvml.get("devices", [])})
+    print(f"{len(nvml.get('devices', []))}x {', '.join(names)}, driver {nvml.get('driver_version')}, {results['date']}")
+    inside = results["container"]
+    print(f"{inside['os']}, systemd {inside['state']}, ids from {inside['uid_map'][1:2]}, {inside['user']}")
+    for name in ("provision", "again", "verify"):
+        whole = results[name]
+        result = whole.get("result") or {}
+        took = "" if "seconds" not in result else f", changed {result['changed']}, {result['seconds']} s"
+        print(f"{name:10} exit {whole['exit_code']}{took}")
+        for problem in whole["problems"]:
+            print(f"  {problem['what']} ({problem['where']}): {problem['why']}. Fix: {problem['fix']}")
+    for item in (results["verify"].get("result") or {}).get("checks", []):
+        print(f"  {item['item']:10} {item['verdict']:8} {item['evidence']}")
+    print("pair      data      inside GB/s  outside GB/s")
+    for pair in results["pairs"]:
+        speeds = [pair["inside_gb_per_s"], pair["outside_gb_per_s"]]
+        shown = ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
+        data = "verified" if pair["verified"] else "FAIL"
+        print(f"{pair['src']} -> {pair['dst']}    {data:9} {shown[0]:>11}  {shown[1]:>12}")
+    for point in (results["bench"] or {}).get("points", []):
+        gpus = (point.get("telemetry") or {}).get("gpus", [])
+        means = ", ".join(f"{(gpu.get('power_w') or {}).get('mean')} W" for gpu in gpus)
+        print(f"bench (stand-in engine) concurrency {point['concurrency']}: {point['status']}, {means}")
+    print(f"verdict: {results['verdict']}")
+
+
+def say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
