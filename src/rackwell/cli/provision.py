@@ -25,7 +25,14 @@ def register(app: typer.Typer) -> None:
 def provision(
     container: ContainerArgument,
     site: SiteOption = HERE,
-    check: Annotated[bool, typer.Option("--check", help="Say what would change; change nothing.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what would change. Touches no machine; releases are made on this machine "
+            "(builds/*.lock, .rackwell).",
+        ),
+    ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what changes in files and configuration.")] = False,
     bench: Annotated[
         bool | None,
