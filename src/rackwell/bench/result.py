@@ -255,6 +255,8 @@ class BenchResult(Part):
     host: str
     date_utc: str
     bench: str
+    #: of what the sweep says, not of how it is written; None in results from before it was kept
+    bench_digest: str | None = None
     release: Release | None = None
     profile: ProfileRef | None = None
     hardware: Hardware = Hardware()
@@ -285,6 +287,7 @@ def assemble(
     host: str,
     date_utc: str,
     bench: str,
+    bench_digest: str | None = None,
     release: Release | None = None,
     profile: ProfileRef | None = None,
 ) -> BenchResult:
@@ -305,6 +308,7 @@ def assemble(
         host=host,
         date_utc=date_utc,
         bench=bench,
+        bench_digest=bench_digest,
         release=release,
         profile=profile,
         hardware=Hardware(

@@ -125,11 +125,14 @@ class Store:
             with contextlib.suppress(RackwellError):
                 yield entry, entry.load()
 
-    def find(self, container: str, release: str, profile: str, bench: str | None = None) -> BenchResult | None:
-        """The newest valid result of this release digest and profile digest: what is "already measured".
+    def find(
+        self, container: str, release: str, profile: str, bench: str | None = None, sweep: str | None = None
+    ) -> BenchResult | None:
+        """The newest valid result of this release, profile and sweep: what is "already measured".
 
         Args:
             release: full digest. profile: digest. bench: name of the bench file, any when None.
+            sweep: digest of what the bench file says, any when None. A result that has none is of another sweep.
         """
         for _entry, result in self.results(container):
             if (
@@ -139,6 +142,7 @@ class Store:
                 and result.profile is not None
                 and result.profile.digest == profile
                 and bench in (None, result.bench)
+                and sweep in (None, result.bench_digest)
             ):
                 return result
         return None

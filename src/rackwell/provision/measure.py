@@ -77,14 +77,23 @@ def profile_reference(target: Target) -> ProfileRef:
     path = target.site.profile_file(target.container)
     profile = target.site.profile(target.container)
     data = yamlsource.load(path).data
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
     return ProfileRef(
         name=path.stem,
-        digest=hashlib.sha256(canonical).hexdigest(),
+        digest=_digest(data),
         model_path=profile.model.path,
         served_name=profile.model.served_name,
         flags={name: "***" if _SECRET_FLAG.search(name) else value for name, value in profile.flags.items()},
     )
+
+
+def sweep_digest(target: Target, bench: str | None = None) -> str:
+    """Digest of what the bench file says; comments, order of keys and defaults that are written out do not count."""
+    return _digest(target.site.bench(target.container, bench).model_dump(mode="json"))
+
+
+def _digest(data: Any) -> str:
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(canonical).hexdigest()
 
 
 def release_reference(built: Built) -> Release:
@@ -102,7 +111,8 @@ def find(target: Target, built: dict[str, Built], bench: str | None = None) -> M
     store = Store(target.site.path)
     name = target.site.bench_file(target.container, bench).stem
     reference = profile_reference(target)
-    found = store.find(target.container.name, built["release"].digest, reference.digest, name)
+    sweep = sweep_digest(target, bench)
+    found = store.find(target.container.name, built["release"].digest, reference.digest, name, sweep)
     if found is None:
         return None
     place = next((e.path for e, r in store.results(target.container.name) if r.run_id == found.run_id), None)
@@ -119,6 +129,7 @@ def measure(
     """
     sweep = target.site.bench_file(target.container, bench)
     points = len(target.site.bench(target.container, bench).concurrency)
+    digest = sweep_digest(target, bench)
     started = dt.datetime.now(dt.UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     extra: dict[str, Any] = {
@@ -143,6 +154,7 @@ def measure(
         host=target.host,
         date_utc=started.isoformat(timespec="seconds"),
         bench=sweep.stem,
+        bench_digest=digest,
         release=release_reference(built["release"]),
         profile=profile_reference(target),
     )

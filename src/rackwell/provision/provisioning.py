@@ -84,8 +84,8 @@ def provision(
     """Bring container `name` of `site` to its declaration.
 
     Args:
-        check: say what would change; no machine is touched.
-        bench: True always measures, False never, None when something changed or this release and profile have no
+        check: say what would change; no machine is touched, releases are made on this machine.
+        bench: True always measures, False never, None when something changed or this release, profile and sweep have no
             valid result yet.
         allow_restart: consent, for this run, to a restart of the container that a changed declaration needs.
 
@@ -132,7 +132,7 @@ def _bench(outcome: Provisioned, run: RunDirectory, progress: Progress, wanted: 
         if found is not None:
             outcome.measured = found
             outcome.bench_note = (
-                "nothing changed and this release and profile are measured already; --bench measures anew"
+                "nothing changed and this release, profile and sweep are measured already; --bench measures anew"
             )
             progress.line(outcome.target.container.name, f"bench: {outcome.bench_note}")
             return

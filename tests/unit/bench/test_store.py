@@ -58,6 +58,18 @@ def test_what_was_measured_already_is_found_by_release_profile_and_sweep(store: 
     assert store.find("glm5-02", release, profile) is None
 
 
+def test_an_edited_sweep_is_not_measured_yet(store: Store, story: BenchResult) -> None:
+    assert story.release is not None
+    assert story.profile is not None
+    wanted = ("glm5-01", story.release.digest, story.profile.digest, "full")
+    store.save(story)  # as results were written before they held the digest
+    assert store.find(*wanted, "a" * 64) is None
+    kept = story.model_copy(update={"bench_digest": "a" * 64})
+    store.save(kept)
+    assert store.find(*wanted, "a" * 64) == kept
+    assert store.find(*wanted, "b" * 64) is None
+
+
 def test_an_invalid_run_is_not_a_measurement(store: Store) -> None:
     result = run([point(4, (200.0, 100.0, 120.0)), crashed(16)])
     store.save(result)

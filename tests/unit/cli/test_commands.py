@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -58,6 +59,18 @@ def test_a_second_provision_changes_nothing_and_measures_nothing(rig: Rig) -> No
     assert rig.json("provision", "glm5-01")["result"]["bench"]["measured"] is True
 
 
+def test_an_edited_sweep_is_measured_anew(rig: Rig) -> None:
+    provisioned(rig)
+    rig.at_site("provision", "glm5-01")
+    provisioned(rig, changed=False)
+    rig.site.add("bench/quick.yml", "# a remark\nseed: 1\n")  # the default, written out
+    assert rig.json("provision", "glm5-01")["result"]["bench"]["measured"] is False
+    rig.site.edit("bench/quick.yml", "input_tokens: 128", "input_tokens: 256")
+    bench = rig.json("provision", "glm5-01")["result"]["bench"]
+    assert bench["measured"] is True
+    assert len(json.loads(Path(bench["file"]).read_text())["bench_digest"]) == 64
+
+
 def test_no_bench(rig: Rig) -> None:
     provisioned(rig)
     assert rig.json("provision", "glm5-01", "--no-bench")["result"]["bench"] is None
@@ -71,6 +84,14 @@ def test_check_mode_says_what_would_change_and_measures_nothing(rig: Rig) -> Non
     name, options = rig.machines.calls[0]
     assert (name, options["check"], options["diff"]) == ("provision", True, True)
     assert len(rig.machines.calls) == 1
+
+
+def test_check_mode_tells_what_it_writes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    rig.run("provision", "--help")
+    said = " ".join(rig.out.split())
+    for words in ("Touches no machine", "releases are made on this machine", "builds/*.lock"):
+        assert words in said
 
 
 def test_consent_to_a_restart(rig: Rig) -> None:
