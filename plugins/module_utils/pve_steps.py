@@ -31,6 +31,28 @@ class StolenError(Exception):
 # before anything is touched ----------------------------------------------------
 
 
+def check_mounts(mounts: Sequence[Mapping[str, Any]]) -> None:
+    """Each path can be a part of ``mpN``. Raises PveError: what follows a comma there would be another option."""
+    for mount in mounts:
+        for end in ("source", "target"):
+            path = str(mount[end])
+            why = ""
+            if not path.startswith("/"):
+                why = "it is not absolute"
+            elif "," in path:
+                why = "it holds a comma, by which Proxmox VE separates options"
+            elif not path.isprintable():
+                why = "it holds a line break or another control character"
+            if why:
+                raise problem(
+                    "mount-invalid",
+                    f"that cannot be the {end} of a mount",
+                    "pve_container_mounts",
+                    f"{path!r}: {why}",
+                    "give an absolute path without commas and line breaks",
+                )
+
+
 def check_sources(
     devices: Sequence[str], mounts: Sequence[Mapping[str, Any]], bridge: str, node: str, sysfs: str = "/sys/class/net"
 ) -> None:

@@ -351,6 +351,7 @@ def converge(module: AnsibleModule) -> Outcome:
     """All of it."""
     args = module.params
     check_mode = bool(module.check_mode)
+    steps.check_mounts(args["mounts"])  # before pct is called
     pve = Pve(module)
     steps.key_lines(args["ssh_public_key"])  # before anything is touched
     gpus = choose(args["gpus"], read_gpus()) if args["gpus"] else []

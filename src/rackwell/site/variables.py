@@ -38,13 +38,27 @@ class PveHost(RoleVariables):
     pve_host_disable_hmm: bool = True
 
 
+def _mount_path(value: str) -> str:
+    """A path that can be a part of Proxmox VE's `mpN`, which commas separate."""
+    if not value.startswith("/"):
+        raise ValueError("must be an absolute path")
+    if "," in value:
+        raise ValueError("a path with a comma cannot be mounted: Proxmox VE separates options by it")
+    if not value.isprintable():
+        raise ValueError("a path with a line break or another control character cannot be mounted")
+    return value
+
+
+MountPath = Annotated[str, pydantic.AfterValidator(_mount_path)]
+
+
 class Mount(pydantic.BaseModel):
     """A directory of the host that the container sees."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
-    source: Absolute
-    target: Absolute
+    source: MountPath
+    target: MountPath
     read_only: bool = True
 
 
