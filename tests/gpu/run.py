@@ -221,7 +221,6 @@ def run(arguments: argparse.Namespace) -> int:
         "command": outer.get("command") or command_line(arguments),
         "machine": machine() | ({"os": outer["os"], "entered": operating_system()} if outer else {}),
     }
-    site: Path | None = None
     try:
         if outer:
             shutil.copytree(Path("/", SITE), Instance.of(LAB).site, symlinks=True)
@@ -241,7 +240,7 @@ def run(arguments: argparse.Namespace) -> int:
         judge(results)
         print_table(results)
     finally:
-        write(arguments, results, site)
+        write(arguments, results)
         if not arguments.keep:
             laboratory("down", "--name", LAB, "--purge", check=False)
     return 0 if results["verdict"] == "pass" else 1
@@ -280,7 +279,7 @@ def rackwell(*words: str) -> dict[str, Any]:
 
 def pruned(value: Any) -> Any:
     """Without what holds for this run only, and without the stand-in engine's tokens and latencies."""
-    left_out = {"path", "log", "changes", "endpoint", "host_keys", "bench"}
+    left_out = {"log", "changes", "endpoint", "host_keys", "bench"}
     if isinstance(value, dict):
         return {key: pruned(inner) for key, inner in value.items() if key not in left_out}
     return [pruned(inner) for inner in value] if isinstance(value, list) else value
@@ -370,14 +369,17 @@ def judge(results: dict[str, Any]) -> None:
     results["verdict"] = "pass" if all(passed) else "fail"
 
 
-def write(arguments: argparse.Namespace, results: dict[str, Any], site: Path | None) -> None:
+def write(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     results.setdefault("verdict", "fail")
     text = json.dumps(results, indent=1)
     if not arguments.show_uuids:
         text = without_uuids(text)
     arguments.out.write_text(text + "\n")
-    logs = sorted((site / ".rackwell/runs").glob("*/log.txt")) if site else []
-    told = "".join(f"==== {log.parent.name}\n{log.read_text(errors='replace')}\n" for log in logs)
+    state = Instance.of(LAB).state
+    logs = sorted(state.glob("site/.rackwell/runs/*/log.txt"))
+    if results["verdict"] != "pass":
+        logs += sorted(state.glob("hosts/*/lxc*"))
+    told = "".join(f"==== {log.relative_to(state)}\n{log.read_text(errors='replace')}\n" for log in logs)
     Path(f"{arguments.out}.log").write_text(told if arguments.show_uuids else without_uuids(told))
 
 
