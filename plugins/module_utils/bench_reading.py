@@ -57,6 +57,7 @@ class Reading:
         directory: where the unit left its files.
         options: the module's options. command: the client's command line, for the record.
         client_version: as installed. server: asked only when something is amiss.
+        owner: id of the service user, whose files alone are believed below ``client/``.
     """
 
     def __init__(
@@ -66,16 +67,22 @@ class Reading:
         command: List[str],
         client_version: Optional[str],
         server: Server,
+        owner: int,
     ) -> None:
         self.directory = directory
         self.options = options
         self.command = command
         self.client = {"name": "sglang.bench_serving", "version": client_version}
         self.server = server
+        self.owner = owner
 
     def path(self, name: str) -> str:
         """A file of this measurement."""
         return os.path.join(self.directory, name)
+
+    def client_path(self, name: str) -> str:
+        """A file that the service user wrote."""
+        return os.path.join(self.directory, bench_unit.CLIENT, name)
 
     def result(self, status: str, reasons: Optional[List[Dict[str, str]]] = None, **more: Any) -> Dict[str, Any]:
         """The result, whatever became of it. ``status``: measured, failed, crashed or planned."""
@@ -95,7 +102,7 @@ class Reading:
 
     def read(self) -> Dict[str, Any]:
         """Read what the ended unit left, and judge it."""
-        ended = bench_unit.outcome(self.directory) or ("unknown", "", "")
+        ended = bench_unit.outcome(self.directory, self.owner) or ("unknown", "", "")
         context = bench_unit.read_json(self.path("context.json")) or {}
         more = {"started_utc": context.get("started_utc"), "exit_status": ended[2]}  # type: Dict[str, Any]
         restarted = bool(context.get("server")) and context["server"] != self.server.state()
@@ -122,7 +129,7 @@ class Reading:
             with gzip.open(packed, "rt", encoding="utf-8") as stream:
                 kept = bench_client.parse_output(stream.read())
             return None if kept is None else dict(kept)
-        line = bench_client.parse_output(bench_unit.read_text(self.path("out.jsonl")))
+        line = bench_client.parse_output(bench_unit.read_text(self.client_path("out.jsonl"), self.owner))
         if line is None:
             return None
         line = dict(bench_client.scrub(line))
@@ -132,12 +139,12 @@ class Reading:
             stream.write(json.dumps(line) + "\n")
         os.replace(partial, packed)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path("out.jsonl"))
+            os.unlink(self.client_path("out.jsonl"))
         return line
 
     def _telemetry(self, duration: float, remarks: List[str]) -> Optional[Dict[str, Any]]:
         """Telemetry of the window; what is missing is added to the remarks."""
-        telemetry = bench_unit.read_json(self.path("telemetry.json"))
+        telemetry = bench_unit.read_json(self.client_path("telemetry.json"), self.owner)
         window = bench_window(telemetry, duration)
         if telemetry is None or window is None:
             remarks.append("No GPU telemetry: the recorder left no window.")

@@ -202,21 +202,25 @@ class Point:
         self.module = module
         self.options = dict(module.params)  # type: Dict[str, Any]
         self.unit = bench_unit.name(self.options["run_id"], self.options["concurrency"])
-        self.directory = os.path.join(
-            self.options["state"], self.options["run_id"], "c%d" % self.options["concurrency"]
-        )
-        # beside the directory and not in it: that one is the service user's
+        self.name = "c%d" % self.options["concurrency"]
+        self.directory = os.path.join(self.options["state"], self.options["run_id"], self.name)
+        # beside the directory and not in it: the service user can read in there
         self.secret = self.directory + ".env"
         self.slot = os.path.join(self.options["root"], "bench-client")
         self.python = os.path.join(self.slot, "env", "bin", "python")
         self.probe = os.path.join(self.options["root"], "probe", "env", "bin", "python")
         self.server = Server(module)
+        try:
+            self.owner = pwd.getpwnam(self.options["user"]).pw_uid
+        except KeyError:  # check_host tells; until then no file is believed
+            self.owner = -1
         self.reading = bench_reading.Reading(
             self.directory,
             self.options,
             bench_client.command(self.python, self.options, "out.jsonl"),
             self.client_version(),
             self.server,
+            self.owner,
         )
 
     def run(self, argv: List[str]) -> Tuple[int, str, str]:
@@ -228,11 +232,15 @@ class Point:
         """A file of this measurement."""
         return os.path.join(self.directory, name)
 
+    def client_path(self, name: str) -> str:
+        """A file that the service user writes."""
+        return os.path.join(self.directory, bench_unit.CLIENT, name)
+
     def argv(self) -> List[str]:
         """The recorder around the client."""
-        recorder = [self.probe, "-m", "rackwell.probe", "record", "--out", self.path("telemetry.json")]
+        recorder = [self.probe, "-m", "rackwell.probe", "record", "--out", self.client_path("telemetry.json")]
         recorder += ["--hz", "%g" % self.options["sample_hz"], "--window-start-pattern", bench_client.START_PATTERN]
-        return [*recorder, "--", *bench_client.command(self.python, self.options, self.path("out.jsonl"))]
+        return [*recorder, "--", *bench_client.command(self.python, self.options, self.client_path("out.jsonl"))]
 
     def identity(self) -> Dict[str, Any]:
         """What is asked, as kept beside the measurement."""
@@ -242,7 +250,7 @@ class Point:
         """Whether this very measurement was taken already."""
         return (
             bool(self.options["resume"])
-            and bench_unit.outcome(self.directory) is not None
+            and bench_unit.outcome(self.directory, self.owner) is not None
             and bench_unit.read_json(self.path("request.json")) == self.identity()
         )
 
@@ -313,21 +321,24 @@ class Point:
                 why="the connection is refused or times out",
                 fix="rackwell status; then rackwell provision",
             )
-        # the service user must reach its directory, and nobody else needs to read it
-        os.makedirs(os.path.dirname(self.directory), mode=0o755, exist_ok=True)
-        os.makedirs(self.directory, mode=0o750, exist_ok=True)
-        for name in bench_unit.FILES:
-            if os.path.exists(self.path(name)):
-                os.unlink(self.path(name))
         entry = pwd.getpwnam(options["user"])
-        os.chown(self.directory, entry.pw_uid, entry.pw_gid)
+        try:
+            bench_unit.make_directory(options["state"], options["run_id"], self.name, entry.pw_uid, entry.pw_gid)
+        except OSError as error:
+            self.fail(
+                "bench-directory",
+                "the measurement's directory cannot be made",
+                where=str(error.filename or self.directory),
+                why=error.strerror or str(error),
+                fix="make it root's alone, and no link: chown root: DIR; chmod go-w DIR; or free space",
+            )
         context = {"server": self.server.state(), "started_utc": bench_reading.utc_now()}
         bench_unit.write_text(self.path("context.json"), json.dumps(context))
         bench_unit.write_text(self.path("request.json"), json.dumps(self.identity(), sort_keys=True))
         environment = {
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
-            "HF_HOME": self.path("hf"),
+            "HF_HOME": self.client_path("hf"),
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMERS_VERBOSITY": "error",
             "PYTHONUNBUFFERED": "1",
@@ -346,7 +357,7 @@ class Point:
                 self.argv(),
             )
         )
-        if bench_unit.outcome(self.directory) is None:
+        if bench_unit.outcome(self.directory, self.owner) is None:
             self.fail(
                 "bench-unit",
                 "systemd did not run the measurement",

@@ -27,14 +27,15 @@ def log(argv: list[str]) -> None:
 def systemd_run(argv: list[str]) -> int:
     split = argv.index("--")
     properties = dict(argv[i + 1].split("=", 1) for i in range(split) if argv[i] == "-p")
-    directory = Path(properties["WorkingDirectory"])
+    if not Path(properties["WorkingDirectory"]).is_dir():
+        return 1
     secret = Path(properties["EnvironmentFile"].lstrip("-"))
     if secret.exists():
         shutil.copy(secret, PLAN / "secret")
     subprocess.run(argv[split + 1 :], check=False)
-    for name in ("stdout", "stderr"):
+    for name, entry in (("stdout", "StandardOutput"), ("stderr", "StandardError")):
         if (PLAN / name).exists():
-            shutil.copy(PLAN / name, directory / name)
+            shutil.copy(PLAN / name, properties[entry].removeprefix("append:"))
     # as ExecStopPost does, through the shell that it names
     result, status = (PLAN / "outcome").read_text().split()
     command = properties["ExecStopPost"].replace("$$", "$")

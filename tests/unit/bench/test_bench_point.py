@@ -6,6 +6,7 @@ from __future__ import annotations
 import getpass
 import gzip
 import json
+import os
 import shutil
 import socket
 import stat
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import basic
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_unit
 from ansible_collections.rackwell.gpu.plugins.modules import bench_point
 
 from .conftest import DATA, record
@@ -128,11 +130,79 @@ def test_the_unit_is_bounded_runs_as_the_service_user_and_has_the_recorder_aroun
 def test_secrets_do_not_stay_on_the_host(host: Host) -> None:
     host.call()
     directory = host.state / "r1" / "c4"
-    assert not (directory / "out.jsonl").exists()
+    assert not (directory / "client" / "out.jsonl").exists()
     kept = gzip.decompress((directory / "out.jsonl.gz").read_bytes()).decode()
     assert "sk-secret" not in kept
     assert "itls" in kept
     assert stat.S_IMODE(directory.stat().st_mode) == 0o750
+
+
+def test_the_service_user_can_write_in_one_directory_only(host: Host) -> None:
+    host.call()
+    (call,) = host.started()
+    properties = dict(call[i + 1].split("=", 1) for i in range(call.index("--")) if call[i] == "-p")
+    directory = host.state / "r1" / "c4"
+    assert properties["WorkingDirectory"] == str(directory / "client")
+    assert properties["StandardOutput"] == f"append:{directory / 'stdout'}"
+    argv = call[call.index("--") + 1 :]
+    for option in ("--out", "--output-file"):
+        assert Path(argv[argv.index(option) + 1]).parent == directory / "client"
+    assert {path.name for path in directory.iterdir()} == {
+        "client", "context.json", "out.jsonl.gz", "request.json", "stderr", "stdout"
+    }  # fmt: skip
+    assert stat.S_IMODE((host.state / "r1").stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to somebody else")
+def test_the_users_directory_is_the_users_and_the_rest_is_roots(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = bench_unit.make_directory(str(tmp_path / "s"), "r", "c4", 12345, 12345)
+    finally:
+        os.umask(before)
+    directory = Path(made)
+    found = [path.stat() for path in (tmp_path / "s", directory.parent, directory, directory / "client")]
+    assert [entry.st_uid for entry in found] == [0, 0, 0, 12345]
+    assert [stat.S_IMODE(entry.st_mode) for entry in found] == [0o755, 0o755, 0o750, 0o750]
+
+
+def test_planted_links_are_not_followed(host: Host, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("whole")
+    directory = host.state / "r1" / "c4"
+    (directory / "client").mkdir(parents=True)
+    for name in ("context.json", "context.json.partial", "request.json", "stdout", "stderr", "client/outcome"):
+        (directory / name).symlink_to(victim)
+    answer = host.call()
+    assert not answer.get("failed"), answer.get("msg")
+    assert victim.read_text() == "whole"
+    assert not [path for path in directory.rglob("*") if path.is_symlink()]
+
+
+def test_a_directory_that_is_a_link_is_replaced(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (host.state / "r1").mkdir(parents=True)
+    (host.state / "r1" / "c4").symlink_to(tmp_path / "elsewhere")
+    assert not host.call().get("failed")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["..", ".", "r1"])
+def test_where_others_could_plant_links_nothing_is_written(host: Host, name: str) -> None:
+    (host.state / "r1").mkdir(parents=True)
+    (host.state / name).chmod(0o777)
+    assert host.call()["rackwell_error"]["code"] == "bench-directory"
+    assert host.started() == []
+
+
+def test_only_a_regular_file_of_the_user_is_believed(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    real.write_text("secret")
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    me = os.geteuid()
+    assert [bench_unit.read_text(str(path), me) for path in (real, link, pipe)] == ["secret", "", ""]
+    assert bench_unit.read_text(str(real), me + 1) == ""
 
 
 def test_the_same_point_of_the_same_run_is_measured_once(host: Host) -> None:
