@@ -6,11 +6,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 import time
+from typing import TYPE_CHECKING
 
+from ansible_collections.rackwell.gpu.plugins.module_utils import bounded
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import VERSION, DriverError
 
+if TYPE_CHECKING:
+    import subprocess
+
+# Seconds; unpacking and linking the largest driver on a slow disk takes a small part of it.
+DEADLINE_S = 900
 # The kernel module is the host's; what only a desktop, a host or an interactive installation needs is left out.
 CONTAINER_FLAGS = (
     "--silent",
@@ -161,16 +167,17 @@ def install(path: str, directory: str, log: str = LOG) -> None:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        universal_newlines=True,
-        errors="replace",
-        check=False,
-        env=environment,
-    )
+    try:
+        answer: subprocess.CompletedProcess[str] = bounded.run(command, DEADLINE_S, env=environment)
+    except bounded.DeadlineError as error:
+        raise DriverError(
+            **error.parts(
+                "NVIDIA's installer did not end",
+                "%s (its log: %s)" % (command[1], LOG),
+                "look at load and disk of the container and at the log, then run again; what is half there is replaced",
+            )
+        ) from error
+    return answer
 
 
 def _log_tail(log: str, started: float) -> list[str]:

@@ -132,6 +132,18 @@ def test_failure_tells_the_log(
     ]
 
 
+def test_the_installer_has_a_deadline(inside: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_run_file, "DEADLINE_S", 0.2)
+    hanging = tmp_path / "x.run"
+    hanging.write_text("echo Unpacking; sleep 600; true\n")
+    with pytest.raises(DriverError) as late:
+        nvidia_run_file.install(str(hanging), str(tmp_path), str(tmp_path / "log"))
+    parts = late.value.parts
+    assert parts["code"] == "timed-out"
+    assert str(hanging) in parts["where"]
+    assert parts["fix"]
+
+
 def test_an_old_log_is_not_taken_for_this_failure(inside: Machine, tmp_path: Path) -> None:
     log = tmp_path / "nvidia-installer.log"
     log.write_text("ERROR: of last year\n")
