@@ -27,13 +27,15 @@ import pwd
 import re
 import shutil
 import stat
-import subprocess
 import tarfile
 import zipfile
 from typing import Any, Dict, Iterable, Iterator, List, Optional
 
+from ansible_collections.rackwell.gpu.plugins.module_utils import bounded
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import Manifest, ReleaseError, member
 
+#: Seconds for uv; some 10 GB of wheels on a slow disk take a part of it.
+DEADLINE_S = 1800
 _CHUNK = 1 << 20
 
 
@@ -396,16 +398,13 @@ class Store:
             "UV_CACHE_DIR": cache + "/uv",
             "NO_COLOR": "1",
         }
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            universal_newlines=True,
-            check=False,
-        )
+        try:
+            done = bounded.run(command, DEADLINE_S, cwd=folder, env=environment)
+        except bounded.DeadlineError as error:
+            parts = error.parts(
+                "uv did not finish the environment", folder, "look at load and disk of the container, then run again"
+            )
+            raise ReleaseError(**parts) from error
         if done.returncode == 0:
             return
         said = " ".join(line.strip() for line in done.stdout.splitlines() if line.strip())

@@ -252,10 +252,10 @@ def test_two_runs_do_not_meet(store: Store, one: Built, user: str, tmp_path: Pat
 def test_a_failing_installer_touches_no_slot(
     store: Store, one: Built, user: str, tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+    def fails(command: list[str], _seconds: float, **_options: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 2, stdout=said)
 
-    monkeypatch.setattr(release_target.subprocess, "run", fails)
+    monkeypatch.setattr(release_target.bounded, "run", fails)
     with pytest.raises((OSError, ReleaseError)) as caught:
         stage(store, one, user, tmp_path, slot="current")
     if isinstance(caught.value, OSError):
@@ -265,3 +265,20 @@ def test_a_failing_installer_touches_no_slot(
         assert (caught.value.parts["code"], caught.value.parts["why"]) == ("install-failed", said)
     assert store.slot("current") is None
     assert "environment" in store.unfinished(one.manifest, user)
+
+
+def test_an_installer_that_hangs_is_ended_and_the_next_run_converges(
+    store: Store, one: Built, user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = release_target.bounded.run
+    with monkeypatch.context() as patched:
+        patched.setattr(release_target, "DEADLINE_S", 0.2)
+        patched.setattr(
+            release_target.bounded, "run", lambda _command, *rest, **more: real(["sleep", "600"], *rest, **more)
+        )
+        parts = refusal(store, one, user, tmp_path)
+    assert parts["code"] == "timed-out"
+    assert parts["where"]
+    assert parts["fix"]
+    assert stage(store, one, user, tmp_path, slot="current")
+    assert is_right(store, one)
