@@ -7,13 +7,13 @@ import concurrent.futures
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from rackwell import bounded
 from rackwell.build.files import no_space, sha256_of, write_atomically
-from rackwell.build.lock import LockedWheel
+from rackwell.build.lock import DEADLINE_S, LockedWheel, late
 from rackwell.build.wheelfile import platforms
 from rackwell.errors import ExitCode, Problem, RackwellError
 
@@ -121,28 +121,26 @@ def pip_command(requirements: Path, target: Path, python: str) -> list[str]:
 
 def _run(command: Sequence[str], folder: Path, wanted: dict[str, LockedWheel], progress: Callable[[str], None]) -> None:
     """Run pip, and tell of each wheel as it comes."""
-    said: list[str] = []
     count = 0
-    with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as pip:
-        try:
-            assert pip.stdout is not None  # noqa: S101 (asked for above)
-            for line in pip.stdout:
-                said.append(line.rstrip())
-                match = re.match(
-                    r"\s*(?:Downloading|Using cached|Processing|File was already downloaded)\s+(\S+)", line
-                )
-                filename = match[1].rsplit("/", 1)[-1] if match else ""
-                if filename in wanted:
-                    count += 1
-                    size = wanted[filename].size
-                    progress(f"  {count}/{len(wanted)} {filename}" + (f", {size / 1e6:,.1f} MB" if size else ""))
-        except BaseException:
-            pip.kill()
-            raise
-    if pip.returncode != 0:
-        raise _pip_failed(said)
+
+    def tell(line: str) -> None:
+        nonlocal count
+        match = re.match(r"\s*(?:Downloading|Using cached|Processing|File was already downloaded)\s+(\S+)", line)
+        filename = match[1].rsplit("/", 1)[-1] if match else ""
+        if filename in wanted:
+            count += 1
+            size = wanted[filename].size
+            progress(f"  {count}/{len(wanted)} {filename}" + (f", {size / 1e6:,.1f} MB" if size else ""))
+
+    done = bounded.run(
+        command,
+        DEADLINE_S,
+        late=late("pip did not bring the locked wheels in time", str(folder)),
+        cwd=folder,
+        on_line=tell,
+    )
+    if done.returncode != 0:
+        raise _pip_failed(done.stdout.splitlines())
 
 
 def _pip_failed(said: Sequence[str]) -> RackwellError:

@@ -16,7 +16,6 @@ import importlib.metadata
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -27,11 +26,14 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from rackwell import bounded
 from rackwell.build.files import write_atomically
 from rackwell.build.model import BuildSpec
 from rackwell.build.wheelfile import UV_PLATFORM, best
 from rackwell.errors import ExitCode, Problem, RackwellError
 
+#: Seconds for uv, and for pip, which may bring some 10 GB.
+DEADLINE_S = 3600
 _HEADER = re.compile(r"^# rackwell-lock/1 inputs-sha256:([0-9a-f]{64})$")
 _LINE = re.compile(
     r"^(?P<project>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})  "
@@ -174,6 +176,17 @@ def resolve(spec: BuildSpec, python: str) -> Lock:
     return Lock(inputs_digest(spec, python), uv, tuple(sorted(taken.values())), tuple(sorted(rest.values())))
 
 
+def late(what: str, where: str) -> Problem:
+    """The problem of uv or pip that did not end in `DEADLINE_S`."""
+    return bounded.timed_out(
+        what,
+        where,
+        DEADLINE_S,
+        "the network or the package index is too slow or does not answer",
+        "see to the network (is the index that pip is set up for reachable?), then run again",
+    )
+
+
 def uv_command(inputs: Path, python: str, *, follow: bool) -> list[str]:
     """The command that resolves the requirements in the file `inputs`; it writes pylock.toml to its output."""
     return [
@@ -196,13 +209,12 @@ def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follo
     with tempfile.TemporaryDirectory(prefix="rackwell-lock-") as folder:
         inputs = Path(folder) / "requirements.in"
         inputs.write_text("\n".join(requirements) + "\n", encoding="utf-8")
-        done = subprocess.run(
+        done = bounded.run(
             uv_command(inputs, python, follow=follow),
+            DEADLINE_S,
+            late=late("uv did not find a set of wheels in time", str(spec.path)),
             cwd=folder,  # not where a project's settings would be picked up
             env=uv_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
         )
     if done.returncode != 0:
         raise RackwellError(

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,11 +16,14 @@ import jinja2
 import jinja2.nativetypes
 import jinja2.sandbox
 
+from rackwell import bounded
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.site import yamlsource
 from rackwell.site.yamlsource import Document, Pointer, Sealed
 
 HOSTS_FILE = "hosts.yml"
+#: Seconds for ansible-inventory.
+DEADLINE_S = 120
 
 
 class Unresolved(str):
@@ -75,13 +77,18 @@ def read(site: Path) -> Inventory:
     }
     if (site / "ansible.cfg").exists():
         environment["ANSIBLE_CONFIG"] = str(site / "ansible.cfg")
-    answer = subprocess.run(
-        [tool("ansible-inventory"), "-i", str(site / HOSTS_FILE), "--list"],
+    command = ["ansible-inventory", "-i", str(site / HOSTS_FILE), "--list"]
+    answer = bounded.run(
+        [tool(command[0]), *command[1:]],
+        DEADLINE_S,
+        late=bounded.timed_out(
+            "Ansible did not read the inventory in time",
+            str(site / HOSTS_FILE),
+            DEADLINE_S,
+            "a lookup in the variables waits for something, or this machine is overloaded",
+            f"try: {' '.join(command)}",
+        ),
         env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
     )
     if answer.returncode != 0:
         why = " ".join(line.strip() for line in answer.stderr.splitlines() if line.strip())[-600:]
@@ -91,7 +98,7 @@ def read(site: Path) -> Inventory:
                 "Ansible cannot read the inventory",
                 str(site / HOSTS_FILE),
                 why or f"ansible-inventory ended with {answer.returncode}",
-                f"try: ansible-inventory -i {site / HOSTS_FILE} --list",
+                f"try: {' '.join(command)}",
             ),
             ExitCode.INVALID,
         )

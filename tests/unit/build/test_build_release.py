@@ -16,6 +16,7 @@ import pytest
 import tinywheels
 from buildsite import BUILD, Site
 
+from rackwell import bounded
 from rackwell.build import fetch, load_build, lock
 from rackwell.build.files import scratch
 from rackwell.build.series import find_patches
@@ -361,6 +362,19 @@ def test_what_the_file_system_refuses_is_said(site: Site) -> None:
     assert error.problems[0].where.startswith(str(site.state))
 
 
+@pytest.mark.parametrize("tool", ["uv_command", "pip_command"])
+def test_uv_and_pip_have_a_deadline(site: Site, monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    path = site.write(BUILD)
+    module = lock if tool == "uv_command" else fetch
+    monkeypatch.setattr(module, tool, lambda *_, **__: ["sleep", "600"])
+    monkeypatch.setattr(module, "DEADLINE_S", 0.2)
+    problem = fails(site, path).problems[0]
+    assert problem.code == "timed-out"
+    assert problem.where
+    assert "network" in problem.why
+    assert "network" in problem.fix
+
+
 def test_interrupted_while_pip_works_it_ends_pip(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     path = site.write(BUILD)
     started: list[subprocess.Popen[str]] = []
@@ -370,7 +384,7 @@ def test_interrupted_while_pip_works_it_ends_pip(site: Site, monkeypatch: pytest
             super().__init__(*args, **options)  # type: ignore[call-overload]
             started.append(self)
 
-    monkeypatch.setattr(fetch.subprocess, "Popen", Watched)
+    monkeypatch.setattr(bounded.subprocess, "Popen", Watched)
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         site.make(path, stopping(4, said))

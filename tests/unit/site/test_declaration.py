@@ -281,6 +281,17 @@ def test_a_duplicate_key_in_any_file(site: SiteMaker, name: str) -> None:
     assert problem.where.startswith(str(site.root / name))
 
 
+def test_ansible_has_a_deadline(real_site: SiteMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nsleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(inventory, "tool", lambda _name: str(slow))
+    monkeypatch.setattr(inventory, "DEADLINE_S", 0.2)
+    problem = only(real_site.problems())
+    assert (problem.code, problem.where) == ("timed-out", str(real_site.root / "hosts.yml"))
+    assert "ansible-inventory -i" in problem.fix
+
+
 def test_ansible_refuses_the_inventory(real_site: SiteMaker) -> None:
     real_site.write("hosts.yml", "all:\n  hosts: [a, b]\n")
     problem = only(real_site.problems())
