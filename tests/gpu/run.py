@@ -240,9 +240,11 @@ def run(arguments: argparse.Namespace) -> int:
         judge(results)
         print_table(results)
     finally:
-        write(arguments, results)
-        if not arguments.keep:
-            laboratory("down", "--name", LAB, "--purge", check=False)
+        try:
+            write(arguments, results)
+        finally:
+            if not arguments.keep:
+                laboratory("down", "--name", LAB, "--purge", check=False)
     return 0 if results["verdict"] == "pass" else 1
 
 
@@ -378,7 +380,7 @@ def write(arguments: argparse.Namespace, results: dict[str, Any]) -> None:
     state = Instance.of(LAB).state
     logs = sorted(state.glob("site/.rackwell/runs/*/log.txt"))
     if results["verdict"] != "pass":
-        logs += sorted(state.glob("hosts/*/lxc*"))
+        logs += sorted(state.glob("hosts/*/lxc*.*"))
     told = "".join(f"==== {log.relative_to(state)}\n{log.read_text(errors='replace')}\n" for log in logs)
     Path(f"{arguments.out}.log").write_text(told if arguments.show_uuids else without_uuids(told))
 
