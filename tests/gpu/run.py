@@ -274,7 +274,8 @@ def rackwell(*words: str) -> dict[str, Any]:
     say(f"rackwell {words[0]} {words[1]}")
     done = subprocess.run([str(program), *words, "--json"], stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout.startswith("{"):
-        raise CannotRunError(f"`rackwell {' '.join(words)}` gave no result (exit status {done.returncode})")
+        what = {"what": f"rackwell {words[0]} gave no result", "where": "standard output", "why": "", "fix": ""}
+        return {"ok": False, "exit_code": done.returncode, "problems": [what], "result": None}
     found: dict[str, Any] = pruned(json.loads(done.stdout))
     return found
 
