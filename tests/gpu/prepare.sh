@@ -60,11 +60,8 @@ say "its Python environment"
 venv=$root/srv/rackwell/.venv
 packages=$venv/lib/python3.11/site-packages
 chroot "$root" python3 -m venv --without-pip /srv/rackwell/.venv
-# the laboratory's pct needs fakepve
-awk '/^fakepve==/ { on = 1 } on { print } on && !/\\$/ { exit }' requirements/dev.lock >"$work/fakepve.lock"
-UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 .venv/bin/uv pip install -q --require-hashes --no-deps --only-binary :all: \
-    --target "$packages" --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
-    -r requirements/run.lock -r "$work/fakepve.lock"
+UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 .venv/bin/uv pip install -q --require-hashes --only-binary :all: --target "$packages" \
+    --python-version 3.11 --python-platform x86_64-manylinux_2_28 -r requirements/run.lock
 rm -f "$packages"/bin/uv "$packages"/bin/uvx  # 60 MB that only resolve new releases
 for program in "$packages"/bin/*; do
     sed -i '1s|^#!.*python.*|#!/srv/rackwell/.venv/bin/python|' "$program"

@@ -33,7 +33,8 @@ def _pve_schema(cache: Cache) -> bytes | None:
     program = SOURCE / "pve/lib/labpve/extract_schema.py"
     if not program.exists():
         return None
-    recipe = files.digest(program, REPO / "requirements/dev.lock")[:12]
+    # by content alone: in a cache that was carried elsewhere it must be found, and can hardly be made
+    recipe = files.digest(program.read_text(), (REPO / "requirements/dev.lock").read_text())[:12]
     target = cache.root / "pve" / f"schema-{recipe}.json"
     if target.exists():
         return target.read_bytes()
