@@ -95,7 +95,7 @@ class RunDirectory:
 
 
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM while a play runs, instead of raising in the middle of it."""
+    """Counts Ctrl-C, SIGTERM and SIGHUP while a play runs, instead of raising in the middle of it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -104,8 +104,10 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._take)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # started by nohup: the end of the terminal is nothing to it
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._take)
         return self
 
     def __exit__(
@@ -223,7 +225,8 @@ def _control_directory() -> Iterator[Path]:
                 # a master whose machine is gone may not answer: it ends by itself, ControlPersist after its last use
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     subprocess.run(
-                        ["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "--", "-"],
+                        # it wants some valid name of a host, and asks none but the master
+                        ["ssh", "-F", "none", "-O", "exit", "-o", f"ControlPath={socket}", "--", "master"],
                         stdin=subprocess.DEVNULL,
                         capture_output=True,
                         check=False,

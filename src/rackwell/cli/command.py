@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -34,10 +36,19 @@ def execute(command: str, as_json: bool, body: Callable[[Terminal], Outcome]) ->
     with ending, terminal:
         ending.outcome = body(terminal)
     outcome = ending.outcome
-    if as_json:
-        output.print_json(command, outcome)
-    else:
-        outcome.show(output.stdout())
+    try:
+        if as_json:
+            output.print_json(command, outcome)
+        else:
+            outcome.show(output.stdout())
+        sys.stdout.flush()
+    except OSError as error:
+        output.abandon(sys.stdout)
+        if outcome.exit_code == ExitCode.DONE:
+            outcome.exit_code = ExitCode.FAILED
+        # one who reads no further (`| head`) knows; a full disk is told of
+        if error.errno not in {errno.EPIPE, errno.EIO}:
+            outcome.problems.append(Problem("no-output", "the result could not be written", "", error.strerror or ""))
     output.print_problems(outcome.problems, terminal.log if outcome.exit_code != ExitCode.DONE else None)
     raise typer.Exit(int(outcome.exit_code))
 

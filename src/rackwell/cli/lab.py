@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from types import FrameType
-
 import typer
 
 from rackwell.errors import ExitCode, Problem
@@ -20,8 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def lab(context: typer.Context) -> None:
     """Run the laboratory; `rackwell lab --help` lists what it can do."""
-    import signal
-    import subprocess
+    import os
     import sys
 
     from rackwell.cli import output
@@ -41,11 +38,5 @@ def lab(context: typer.Context) -> None:
             output.print_json("lab", output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
         output.print_problems([problem], None)
         raise typer.Exit(int(ExitCode.INVALID))
-    # Ctrl-C goes to the laboratory, which ends well by itself; its exit code is ours
-    signal.signal(signal.SIGINT, _leave_to_it)
-    done = subprocess.run([sys.executable, str(program), *context.args], check=False)
-    raise typer.Exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
-
-
-def _leave_to_it(number: int, frame: FrameType | None) -> None:
-    del number, frame
+    # signals must reach it, and its exit code is ours: it takes the place of this process
+    os.execv(sys.executable, [sys.executable, str(program), *context.args])  # noqa: S606 - no shell is wanted

@@ -1,88 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line. One file a command; what is slow to import is imported by the command that needs it."""
+"""Where the program begins and ends: nothing slow is imported before Ctrl-C is taken care of."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Any
+from typing import NoReturn
 
-import typer
+from rackwell.errors import ExitCode
 
-import rackwell
-from rackwell.cli import bench, build, check, init, lab, provision, report, status, verify, version
-from rackwell.errors import ExitCode, Problem
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks a run to end: Ctrl-C, a service manager or `timeout`, a terminal or a connection that is closed."""
 
-app = typer.Typer(
-    name="rackwell",
-    help="Declares, provisions and proves GPU containers that serve a patched SGLang, on Proxmox VE hosts.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"rackwell {rackwell.__version__}")
-        raise typer.Exit
-
-
-for module in (init, check, build, provision, verify, status, bench, report, lab, version):
-    module.register(app)
-
-
-@app.callback()
-def _options(
-    show_version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    del show_version
+_Handler = Callable[[int, FrameType | None], object]
 
 
 def run() -> None:
     """Entry point of the program. Ends the process with the command's exit code."""
-    sys.exit(main(sys.argv[1:]))
+    _handle(_leave)
+    code = main(sys.argv[1:])
+    # all is done and told: what comes now only hastens the end, and changes nothing of its code
+    _handle(lambda *_: os._exit(code))
+    sys.exit(code)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command line `arguments`; returns the exit code."""
-    signal.signal(signal.SIGTERM, _terminated)
     try:
-        code: Any = app(args=arguments, prog_name="rackwell", standalone_mode=False)
+        _handle(_interrupt)
+        from rackwell.cli import app
+
+        return app.call(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        # a second one has nothing to interrupt any more
+        _handle(signal.SIG_IGN)
+        _say_interrupted()
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        return int(ExitCode.FAILED)
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        return _usage(error, arguments)
-    return code if isinstance(code, int) else 0
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _handle(handler: _Handler | signal.Handlers) -> None:
+    for number in SIGNALS:
+        # started by nohup: the end of the terminal is nothing to it
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     del number, frame
     raise KeyboardInterrupt
 
 
-def _usage(error: Any, arguments: list[str]) -> int:
-    """A command line that cannot be understood."""
-    from rackwell.cli import output
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Nothing has begun yet."""
+    del number, frame
+    _say_interrupted()
+    os._exit(int(ExitCode.INTERRUPTED))
 
-    if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{error.format_message()}\n")
-        return int(ExitCode.INVALID)
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "rackwell"
-    problem = Problem("usage", str(error.format_message()), "command line", "", f"see: {path} --help")
-    if "--json" in arguments:
-        name = path.partition(" ")[2] or "usage"
-        output.print_json(name, output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
-    output.print_problems([problem], None)
-    return int(ExitCode.INVALID)
+
+def _say_interrupted() -> None:
+    try:
+        os.write(2, b"interrupted\n")
+    except OSError:
+        return  # the terminal is gone

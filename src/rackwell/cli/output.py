@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from rackwell.errors import ExitCode, Problem
 
@@ -66,12 +68,46 @@ def stdout() -> Console:
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
 
 
+def abandon(stream: TextIO) -> None:
+    """Nobody reads `stream` any more, or it cannot be written: let what is still said there vanish."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+class _Lasting:
+    """A stream for as long as somebody is there: a terminal that was closed ends no run half-way."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            return self._stream.write(text)
+        abandon(self._stream)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            abandon(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _stderr() -> Console:
+    from rich.console import Console
+
+    stream = cast("IO[str]", _Lasting(sys.stderr))
+    return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
 def print_problems(problems: Iterable[Problem], log: Path | None) -> None:
     """Compact blocks on stderr: what, where, why, fix; the log's path once, below."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = _stderr()
     for problem in problems:
         console.print(Text.assemble(("error: ", "bold red"), (problem.what, "bold")))
         for label, text in (("where", problem.where), ("why", problem.why), ("fix", problem.fix)):
@@ -88,12 +124,10 @@ class Terminal:
     """Progress on stderr: on a terminal with a live line for what runs now, else plain lines only."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        from rich.console import Console
-
         self.log: Path | None = None
         self.safety = "nothing was touched"
         self._quiet = quiet
-        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._console = _stderr()
         self._began = time.monotonic()
         self._running: dict[tuple[str, str], float] = {}
         self._detail: tuple[str, str] | None = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -23,8 +24,10 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is rackwell's: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = _parser().parse_args(argv)
-    # ended by `timeout` or a service manager is the same as by Ctrl-C: the state is safe, and said so
+    # ended by `timeout`, a service manager or a closed terminal is as by Ctrl-C: the state is safe, and said so
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         console.quiet = arguments.quiet
         result: int = arguments.run(arguments, Instance.of(arguments.name))
@@ -34,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _tell(arguments, _of_system(error))
     except KeyboardInterrupt:
-        print("rackwell lab: interrupted; what was made so far is kept, run it again to go on", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print("rackwell lab: interrupted; what was made so far is kept, run it again to go on", file=sys.stderr)
         return _INTERRUPTED
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,7 +104,8 @@ sys.exit(int(result.exit_code))
 """
 
 
-def test_ctrl_c_ends_the_play_and_tells_what_ran(site: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_its_like_end_the_play_and_tell_what_ran(site: Path, number: signal.Signals) -> None:
     fifo = site / "fifo"
     os.mkfifo(fifo)
     # the second task says its process id, then waits for what never comes
@@ -115,9 +118,24 @@ def test_ctrl_c_ends_the_play_and_tells_what_ran(site: Path) -> None:
         [sys.executable, "-c", INTERRUPTED, str(site), name], stdout=subprocess.PIPE, text=True
     ) as process:
         pid = int(fifo.read_text())  # waits until the task is there
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, _ = process.communicate()
     assert process.returncode == ExitCode.INTERRUPTED
     assert "running [('here', 'Second')] changed 1" in output
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_the_ssh_connections_of_a_play_are_asked_to_end() -> None:
+    asked: list[str] = []
+
+    def answer(master: socket.socket) -> None:
+        connection, _ = master.accept()
+        asked.append("ssh")
+        connection.close()
+
+    with socket.socket(socket.AF_UNIX) as listening, runner._control_directory() as folder:
+        listening.bind(str(folder / "master"))
+        listening.listen()
+        threading.Thread(target=answer, args=[listening], daemon=True).start()
+    assert asked == ["ssh"]

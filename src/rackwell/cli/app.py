@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line. One file a command; what is slow to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import rackwell
+from rackwell.cli import bench, build, check, init, lab, provision, report, status, verify, version
+from rackwell.errors import ExitCode, Problem
+
+app = typer.Typer(
+    name="rackwell",
+    help="Declares, provisions and proves GPU containers that serve a patched SGLang, on Proxmox VE hosts.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rackwell {rackwell.__version__}")
+        raise typer.Exit
+
+
+for module in (init, check, build, provision, verify, status, bench, report, lab, version):
+    module.register(app)
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    del show_version
+
+
+def call(arguments: list[str]) -> int:
+    """Run the command line `arguments`; returns the exit code."""
+    try:
+        code: Any = app(args=arguments, prog_name="rackwell", standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _usage(error, arguments)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Any, arguments: list[str]) -> int:
+    """A command line that cannot be understood."""
+    from rackwell.cli import output
+
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{error.format_message()}\n")
+        return int(ExitCode.INVALID)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "rackwell"
+    problem = Problem("usage", str(error.format_message()), "command line", "", f"see: {path} --help")
+    if "--json" in arguments:
+        name = path.partition(" ")[2] or "usage"
+        output.print_json(name, output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
+    output.print_problems([problem], None)
+    return int(ExitCode.INVALID)
