@@ -10,7 +10,7 @@ from pathlib import Path
 from rackwell.build import BuildSpec, load_build, patch_requirements
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import paths
-from rackwell.site import validation, yamlsource
+from rackwell.site import files, validation, yamlsource
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
 from rackwell.site.profile import Profile
@@ -63,9 +63,9 @@ def build_file(site: Site, name: str) -> Path:
     """
     own, shipped = site.path / "builds" / f"{name}.yml", paths.catalog() / "builds" / f"{name}.yml"
     for path in (own, shipped):
-        if path.is_file():
+        if files.is_file(path):
             return path
-    there = sorted({path.stem for folder in (own.parent, shipped.parent) for path in folder.glob("*.yml")})
+    there = sorted({name for folder in (own.parent, shipped.parent) for name in files.stems(folder)})
     hint = validation.suggest(name, there, 0.5) or f"there is: {', '.join(there) or 'none'}"
     raise RackwellError(
         Problem("file-missing", f"the build '{name}' does not exist", str(own), "nor does rackwell ship one", hint),

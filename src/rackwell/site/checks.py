@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from rackwell.errors import Problem, RackwellError
-from rackwell.site import validation, yamlsource
+from rackwell.site import files, validation, yamlsource
 from rackwell.site import variables as role_variables
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
@@ -117,7 +117,7 @@ class Checker:
             try:
                 models[role] = model.model_validate(checked)
             except pydantic.ValidationError as error:
-                self._findings(name, role, model, error, held)
+                self._findings(name, role, model, error, checked, held)
         return Node(name, {k: v for k, v in given.items() if k not in held}, models)
 
     def _placeholders(self, name: str, given: Mapping[str, Any]) -> set[str]:
@@ -134,7 +134,7 @@ class Checker:
                     "fill-in",
                     f"'{key}' is still to be filled in",
                     "",
-                    f"put the real value, like: {example}" if example else "",
+                    f"put the real value, like: {example}" if example else "put the real value",
                 )
         return found
 
@@ -162,12 +162,18 @@ class Checker:
         return meant
 
     def _findings(
-        self, name: str, role: str, model: type[pydantic.BaseModel], error: pydantic.ValidationError, held: set[str]
+        self,
+        name: str,
+        role: str,
+        model: type[pydantic.BaseModel],
+        error: pydantic.ValidationError,
+        checked: dict[str, Any],
+        held: set[str],
     ) -> None:
         def where(pointer: Pointer) -> str:
             return self.sources.find(name, str(pointer[0]), self.inventory, pointer[1:])
 
-        for problem in validation.problems(error, model, where, "declaration"):
+        for problem in validation.problems(error, model, checked, where, "declaration"):
             variable = problem.what.split("'")[1]
             if problem.code == "missing-key" and variable in model.model_fields:
                 if variable not in held:
@@ -185,10 +191,10 @@ class Checker:
             self.problems.add({name}, problem)
 
     def _connection(self, node: Node) -> None:
-        if node.variables.get("ansible_connection", "ssh") not in {"ssh", "smart", "ansible.builtin.ssh"}:
+        if str(node.variables.get("ansible_connection", "ssh")) not in {"ssh", "smart", "ansible.builtin.ssh"}:
             return
         key = node.variables.get("ansible_ssh_private_key_file")
-        if isinstance(key, str) and not Path(key).expanduser().exists():
+        if isinstance(key, str) and not files.exists(files.place(key)):
             self._add(
                 node.name,
                 "ansible_ssh_private_key_file",
@@ -272,8 +278,8 @@ class Checker:
     def _controller_files(self, node: Node) -> None:
         key = node.text("pve_container_ssh_public_key_file")
         if key:
-            path = Path(key).expanduser()
-            if not path.is_file():
+            path = files.place(key)
+            if not files.is_file(path):
                 self._add(
                     node.name,
                     "pve_container_ssh_public_key_file",
@@ -292,7 +298,7 @@ class Checker:
                     "name the .pub file",
                 )
         run_file = node.text("nvidia_userspace_run_file")
-        if run_file and "://" not in run_file and not Path(run_file).expanduser().is_file():
+        if run_file and "://" not in run_file and not files.is_file(files.place(run_file)):
             self._add(
                 node.name,
                 "nvidia_userspace_run_file",
@@ -393,9 +399,9 @@ class Checker:
         return self.path / folder / f"{name}.yml" if name else None
 
     def _exists(self, node: Node, variable: str, path: Path, label: str) -> bool:
-        if path.is_file():
+        if files.is_file(path):
             return True
-        there = sorted(entry.stem for entry in path.parent.glob("*.yml"))
+        there = files.stems(path.parent)
         hint = validation.suggest(path.stem, there, 0.5) or (
             f"there is: {', '.join(there)}" if there else f"write {path}"
         )
@@ -503,13 +509,15 @@ def _has_unresolved(value: Any) -> bool:
 
 def _host_key_known(target: str, known_hosts: Path) -> bool:
     """Whether ssh would find a key of `target`; true when that cannot be told here."""
-    if not known_hosts.exists():
+    if not files.is_file(known_hosts):
         return False
     if shutil.which("ssh-keygen") is None:
         return True
-    found = subprocess.run(
-        ["ssh-keygen", "-F", target, "-f", str(known_hosts)], capture_output=True, check=False, stdin=subprocess.DEVNULL
-    )
+    command = ["ssh-keygen", "-F", target, "-f", str(known_hosts)]
+    try:
+        found = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, ValueError):  # no address at all
+        return False
     return found.returncode == 0
 
 

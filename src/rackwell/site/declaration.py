@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.site import files, validation, yamlsource
 from rackwell.site import inventory as inventories
-from rackwell.site import validation, yamlsource
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.checks import Checker
 from rackwell.site.inventory import Inventory, Sources
@@ -100,9 +100,9 @@ def load(path: Path) -> Site:
         RackwellError: the site cannot be read at all (exit 2). What is wrong within it is in `Site.problems`.
     """
     path = path.absolute()
-    if path.is_file():
+    if files.is_file(path):
         path = path.parent
-    if not (path / inventories.HOSTS_FILE).exists():
+    if not files.exists(path / inventories.HOSTS_FILE):
         raise RackwellError(
             Problem(
                 "no-site",

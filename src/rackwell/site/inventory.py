@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 import os
 import re
@@ -157,6 +158,14 @@ class _Native(jinja2.sandbox.SandboxedEnvironment, jinja2.nativetypes.NativeEnvi
     """Jinja whose results keep their type, as Ansible's do, and whose templates reach nothing but variables."""
 
     concat = staticmethod(_concat)
+    # what takes for ever, or all memory, is left to Ansible
+    intercepted_binops = frozenset({"**", "*"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """A product of two numbers, nothing else."""
+        if operator != "*" or not (isinstance(left, (int, float)) and isinstance(right, (int, float))):
+            raise LookupError(operator)
+        return super().call_binop(context, operator, left, right)
 
 
 def _lookup(kind: str, name: str = "") -> str:
@@ -209,12 +218,23 @@ def _render(value: Any, scope: Mapping[str, Any], environment: _Native, round_: 
     if isinstance(value, list):
         return [_render(item, scope, environment, round_) for item in value]
     if not is_template(value):
-        return value
+        # a template may also give what no file holds: something undefined, a function
+        return value if value is None or isinstance(value, (str, int, float, dt.date)) else Unresolved("{{ }}")
     if round_ > 8:
         return Unresolved(value)
     try:
         rendered = environment.from_string(value).render(scope)
-    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, re.error):
+    except (
+        jinja2.TemplateError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        re.error,
+    ):
         return Unresolved(value)
     # a variable may itself be a template
     return _render(rendered, scope, environment, round_ + 1)
@@ -269,7 +289,9 @@ def read_sources(site: Path) -> tuple[Sources | None, list[Problem]]:
         problems += error.problems
     per_kind: dict[str, dict[str, list[Document]]] = {"group_vars": {}, "host_vars": {}}
     for kind, found in per_kind.items():
-        for name, path in _vars_files(site / kind):
+        files, unlisted = _vars_files(site / kind)
+        problems += unlisted
+        for name, path in files:
             try:
                 document = yamlsource.load(path)
             except RackwellError as error:
@@ -304,15 +326,25 @@ def _collect(group: str, entry: Any, pointer: Pointer, places: dict[str, list[Po
     places.setdefault(str(group), []).append(pointer)
     if not isinstance(entry, dict):
         return
-    for host in entry.get("hosts") or {}:
+    hosts = entry.get("hosts")
+    for host in hosts if isinstance(hosts, dict) else []:
         places.setdefault(str(host), []).append((*pointer, "hosts", host))
     children = entry.get("children")
     for child, inner in children.items() if isinstance(children, dict) else []:
         _collect(child, inner, (*pointer, "children", child), places)
 
 
-def _vars_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(host or group, file) for each file that Ansible reads in `folder`, in its order."""
+def _vars_files(folder: Path) -> tuple[list[tuple[str, Path]], list[Problem]]:
+    """(host or group, file) for each file that Ansible reads in `folder`, in its order; or why there is no telling."""
+    try:
+        return list(_listed(folder)), []
+    except OSError as error:
+        why = error.strerror or str(error)
+        fix = "make it a folder that you can read"
+        return [], [Problem("file-unreadable", f"{folder.name} cannot be listed", str(folder), why, fix)]
+
+
+def _listed(folder: Path) -> Iterator[tuple[str, Path]]:
     if not folder.is_dir():
         return
     for entry in sorted(folder.iterdir()):

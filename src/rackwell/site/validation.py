@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pydantic
@@ -59,22 +59,23 @@ def validate(model: type[M], document: Document, label: str) -> M:
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
-        raise RackwellError(problems(error, model, document.where, label), ExitCode.INVALID) from error
+        raise RackwellError(problems(error, model, data, document.where, label), ExitCode.INVALID) from error
 
 
 def problems(
     error: pydantic.ValidationError,
     model: type[pydantic.BaseModel],
+    data: Any,
     where: Callable[[Pointer], str],
     label: str,
 ) -> list[Problem]:
-    """One problem for each place that pydantic complains about."""
+    """One problem for each place in `data` that pydantic complains about."""
     found: dict[str, Problem] = {}
     # a misspelt key is one mistake, though it is also a missing one
     meant = set()
     for item in sorted(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden"):
-        pointer = tuple(part for part in item["loc"] if _is_data(part))
-        if item["type"] == "extra_forbidden":
+        pointer = _place(item["loc"], data)
+        if item["type"] == "extra_forbidden" and pointer:
             meant.add((*pointer[:-1], near(str(pointer[-1]), _keys_at(model, pointer[:-1]))))
         if item["type"] == "missing" and pointer in meant:
             continue
@@ -95,11 +96,29 @@ def suggest(name: str, known: Iterable[str], cutoff: float = 0.75) -> str:
     return f"did you mean '{found}'?" if found else ""
 
 
-def _is_data(part: str | int) -> bool:
-    """Whether a part of pydantic's location names data and not an arm of a union such as ``list[str]``."""
-    return isinstance(part, int) or not (
-        "[" in part or part in {"str", "int", "float", "bool", "function-before", "constrained-str", "literal"}
-    )
+def _place(location: Sequence[str | int], data: Any) -> Pointer:
+    """Pydantic's location without what names no data: the arms of unions, such as ``str`` and ``list[str]``."""
+    pointer: list[str | int] = []
+    for part in location:
+        if isinstance(data, dict):
+            key = next((key for key in data if key == part or str(key) == str(part)), None)
+            if key is not None:
+                data = data[key]
+            elif _names_arm(part):
+                continue
+        elif isinstance(data, list) and isinstance(part, int):
+            data = data[part]
+        else:
+            continue
+        pointer.append(part)
+    return tuple(pointer)
+
+
+_ARMS = {"str", "int", "float", "bool", "function-before", "constrained-str", "literal"}
+
+
+def _names_arm(part: str | int) -> bool:
+    return isinstance(part, str) and ("[" in part or part in _ARMS)
 
 
 def _problem(
@@ -125,14 +144,17 @@ def _lowered(message: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        text = "a number that is too large"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _type_hint(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, (bool, int, float)):
         return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
-    return ""
+    return "correct it there"
 
 
 def _keys_at(model: type[pydantic.BaseModel], pointer: Pointer) -> set[str]:

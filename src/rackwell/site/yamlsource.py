@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ from rackwell.errors import ExitCode, Problem, RackwellError
 
 Pointer = tuple[str | int, ...]
 """Keys and list indexes from the top of a document to a value."""
+
+_MOST_VALUES = 100_000
+_LARGEST = 1 << 256
+#: NUL, and halves of characters, which only an escape in quotes can bring
+_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
 
 
 class Sealed(str):
@@ -55,32 +62,47 @@ def load(path: Path) -> Document:
         RackwellError: not readable, not YAML, more than one document, or a key that is given twice (exit 2).
     """
     try:
+        # not to wait for the other end of a pipe, nor to read a device for ever
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _unreadable(path, "it is not a regular file", "put a YAML file in its place")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _invalid("file-missing", f"{path.name} does not exist", str(path), "", "create it") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise _unreadable(path, str(error), "save it as UTF-8") from error
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _invalid("file-unreadable", f"{path.name} cannot be read", str(path), reason) from error
+        raise _unreadable(path, reason, "make it a readable file") from error
     return parse(text, path)
 
 
 def parse(text: str, path: Path) -> Document:
     """The document in `text`; `path` is only named in complaints. Raises as `load` does."""
-    loader = yaml.SafeLoader(text)
-    loader.name = str(path)
+    loader = None
     try:
+        loader = yaml.SafeLoader(text)
+        loader.name = str(path)
         node = loader.get_single_node()
         builder = _Builder(path, loader)
         data = builder.build(node, ()) if node is not None else None
+    except RecursionError:
+        why, fix = "its values are nested too deeply", "write it flatter"
+        raise _invalid("yaml-syntax", f"{path.name} is not valid YAML", str(path), why, fix) from None
+    except yaml.reader.ReaderError as error:
+        where = f"{path}:{text.count(chr(10), 0, error.position) + 1}"
+        why = f"character #x{error.character:04x} may not stand in YAML"
+        raise _invalid("yaml-syntax", f"{path.name} is not valid YAML", where, why, "remove it") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         why = " ".join(part for part in (error.context, error.problem) if part)
         raise _invalid("yaml-syntax", f"{path.name} is not valid YAML", where, why, "correct the YAML there") from error
     except yaml.YAMLError as error:
-        raise _invalid("yaml-syntax", f"{path.name} is not valid YAML", str(path), str(error)) from error
+        why, fix = str(error), "correct the YAML there"
+        raise _invalid("yaml-syntax", f"{path.name} is not valid YAML", str(path), why, fix) from error
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return Document(path, data, builder.lines)
 
 
@@ -92,8 +114,13 @@ class _Builder:
         self.loader = loader
         self.lines: dict[Pointer, int] = {}
         self._open: set[int] = set()
+        self._built = 0
 
     def build(self, node: yaml.Node, pointer: Pointer) -> Any:
+        self._built += 1
+        if self._built > _MOST_VALUES:
+            # aliases of aliases grow without bound
+            raise yaml.constructor.ConstructorError(None, None, "more values than a declaration has", node.start_mark)
         self.lines.setdefault(pointer, node.start_mark.line + 1)
         if id(node) in self._open:
             raise yaml.constructor.ConstructorError(None, None, "a value that contains itself", node.start_mark)
@@ -143,15 +170,26 @@ class _Builder:
         if node.tag.startswith("!"):
             return node.value
         try:
-            return self.loader.construct_object(node)
-        except ValueError as error:
-            # a text that has the form of a date or a number, and is none: 2026-99-99
+            value = self.loader.construct_object(node)
+        except (ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            # a text that has the form or the tag of a date or a number, and is none: 2026-99-99
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"'{node.value}' is read as a date or a number, and is none: put it in quotes",
+                f"'{node.value[:80]}' is read as a date or a number, and is none: put it in quotes",
                 node.start_mark,
             ) from error
+        if isinstance(value, int) and not -_LARGEST <= value <= _LARGEST:
+            raise yaml.constructor.ConstructorError(None, None, "a number that is too large", node.start_mark)
+        if isinstance(value, str) and _NO_TEXT.search(value):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a character that no path and no command can hold", node.start_mark
+            )
+        return value
+
+
+def _unreadable(path: Path, why: str, fix: str) -> RackwellError:
+    return _invalid("file-unreadable", f"{path.name} cannot be read", str(path), why, fix)
 
 
 def _invalid(code: str, what: str, where: str, why: str = "", fix: str = "") -> RackwellError:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions about files that are answered, not raised, whatever text was given as a path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def place(text: str | Path) -> Path:
+    """`text` as a path, ``~`` resolved where there is such a user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file; a name that is too long, or a folder that must not be searched, holds none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there, or may be: what must not be looked at counts, and fails when it is read."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def stems(folder: Path) -> list[str]:
+    """The names of the YAML files in `folder`, without ``.yml``; none when it cannot be listed."""
+    try:
+        return sorted(entry.stem for entry in folder.glob("*.yml"))
+    except (OSError, ValueError):
+        return []
