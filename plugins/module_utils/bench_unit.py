@@ -75,6 +75,14 @@ def active(run: Runner, unit: str) -> bool:
     return out.strip() in ("active", "activating", "deactivating", "reloading")
 
 
+def others(run: Runner, unit: str) -> List[str]:
+    """Other measurements that run on this host: an interrupted run's last point, or somebody else's."""
+    states = "--state=activating,active,deactivating"
+    argv = ["systemctl", "list-units", "--plain", "--no-legend", "--full", states, "rackwell-bench-*.service"]
+    names = [line.split()[0] for line in run(argv)[1].splitlines() if line.strip()]
+    return [found for found in names if found != unit]
+
+
 def wait(run: Runner, unit: str, timeout: float) -> bool:
     """Wait for the end of a unit that somebody else started. False when it still runs after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout

@@ -321,6 +321,7 @@ class Point:
                 why="the connection is refused or times out",
                 fix="rackwell status; then rackwell provision",
             )
+        self.let_others_end()
         entry = pwd.getpwnam(options["user"])
         try:
             bench_unit.make_directory(options["state"], options["run_id"], self.name, entry.pw_uid, entry.pw_gid)
@@ -365,6 +366,18 @@ class Point:
                 why=(err.strip() or "systemd-run ended with %d" % code)[-400:],
                 fix="read `journalctl -u %s`" % self.unit,
             )
+
+    def let_others_end(self) -> None:
+        """Two measurements at a time would both be of half a server."""
+        for unit in bench_unit.others(self.run, self.unit):
+            if not bench_unit.wait(self.run, unit, self.options["point_timeout"] + bench_unit.STOP_S):
+                self.fail(
+                    "bench-running",
+                    "another measurement of this server does not end",
+                    where=unit,
+                    why="an interrupted run left it, or somebody else measures",
+                    fix="wait for it, or: systemctl stop %s" % unit,
+                )
 
     def measure(self) -> Dict[str, Any]:
         """The result: of a measurement in progress, of a finished one, or of a new one."""

@@ -4,7 +4,7 @@
 
 What it does is in the directory ``FAKE_BENCH``: ``outcome`` (service result and status); ``out.jsonl``, ``stdout``,
 ``stderr``, ``telemetry.json`` (copied to where the unit would leave them); ``state`` and ``active`` (what ``systemctl
-show`` says, a line for each call, the last one for ever).
+show`` says, a line for each call, the last one for ever); ``units`` (what ``systemctl list-units`` says).
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ def recorder(argv: list[str]) -> int:
 
 
 def systemctl(argv: list[str]) -> int:
+    if argv[0] == "list-units":
+        units = PLAN / "units"
+        print(units.read_text() if units.exists() else "", end="")
+        return 0
     file = PLAN / ("active" if "--property=ActiveState" in argv else "state")
     lines = file.read_text().splitlines() if file.exists() else [""]
     print(lines[0])

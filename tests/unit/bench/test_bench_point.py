@@ -228,6 +228,27 @@ def test_a_measurement_in_progress_is_attached_to(host: Host) -> None:
     assert len(host.started()) == 1
 
 
+def test_what_an_interrupted_run_left_is_waited_for(host: Host) -> None:
+    (host.plan / "units").write_text("rackwell-bench-r0-16.service loaded active running sglang\n")
+    # this point's own unit, then twice the other one
+    (host.plan / "active").write_text("inactive\nactive\ninactive\n")
+    assert host.call()["rackwell_result"]["valid"] is True
+    calls = [json.loads(line)[1:] for line in (host.plan / "calls").read_text().splitlines()]
+    asked = [call for call in calls if "rackwell-bench-r0-16.service" in call]
+    assert len(asked) == 2
+    started = next(i for i, call in enumerate(calls) if "--wait" in call)
+    assert all(calls.index(call) < started for call in asked)
+
+
+def test_one_that_does_not_end_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host.plan / "units").write_text("rackwell-bench-r0-16.service loaded active running sglang\n")
+    (host.plan / "active").write_text("inactive\nactive\n")
+    monkeypatch.setattr(bench_unit, "wait", lambda *_: False)
+    error = host.call()["rackwell_error"]
+    assert (error["code"], error["where"]) == ("bench-running", "rackwell-bench-r0-16.service")
+    assert host.started() == []
+
+
 def test_check_mode_says_what_would_run_and_runs_nothing(host: Host) -> None:
     answer = host.call(check=True)
     assert (answer["changed"], answer["rackwell_result"]["status"]) == (False, "planned")
