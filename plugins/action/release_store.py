@@ -78,7 +78,7 @@ class Bundle:
             try:
                 with zipfile.ZipFile(os.path.join(self.blobs, sha256)) as wheel:
                     total += sum(info.file_size for info in wheel.infolist())
-            except (OSError, zipfile.BadZipFile):
+            except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):
                 # the container has it already, the controller no longer
                 total += 3 * size
         return total

@@ -6,7 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 import tarfile
+import zipfile
 from typing import Any, BinaryIO, Dict, List, Tuple, Union
 
 SCHEMA = "rackwell.release/1"
@@ -35,9 +37,9 @@ class Manifest:
     def __init__(self, text: str, where: str = "manifest.json") -> None:
         """Raises ReleaseError for a text that is not a manifest of this schema."""
         self.text = text
-        self.digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+        self.digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         try:
-            data = json.loads(text)
+            data = json.loads(text, parse_constant=_no_constant)
             if data["schema"] != SCHEMA:
                 raise ValueError("its schema is %s, this rackwell knows %s" % (data["schema"], SCHEMA))
             self.name = str(data["name"])
@@ -51,14 +53,30 @@ class Manifest:
             for wheel in [*self.wheels, self.uv]:
                 if not DIGEST.match(wheel["sha256"]) or not _WHEEL.match(wheel["filename"]):
                     raise ValueError("it names a wheel as %r" % (wheel,))
-                self.blobs[wheel["sha256"]] = int(wheel["size"])
+                size = wheel["size"]
+                if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                    raise ValueError("it gives a wheel the size %r" % (size,))
+                self.blobs[wheel["sha256"]] = size
             if not _PYTHON.match(self.python):
                 raise ValueError("it names Python %r" % (self.python,))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             why = str(error) if isinstance(error, ValueError) else "%r is missing or wrong" % (error,)
             raise ReleaseError(
                 "manifest-malformed", "the release's manifest cannot be used", where, why, "run `rackwell build` again"
             ) from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError("it holds %s" % name)
+
+
+def unsafe_member(archive: zipfile.ZipFile) -> str:
+    """What in a wheel leads out of the directory that it is unpacked into, or is a link; empty when nothing does."""
+    for info in archive.infolist():
+        name = info.orig_filename
+        if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or stat.S_ISLNK(info.external_attr >> 16):
+            return name
+    return ""
 
 
 def check_slot(slot: str) -> None:

@@ -27,16 +27,25 @@ import pwd
 import re
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import bounded
-from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import Manifest, ReleaseError, member
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import (
+    Manifest,
+    ReleaseError,
+    member,
+    unsafe_member,
+)
 
 #: Seconds for uv; some 10 GB of wheels on a slow disk take a part of it.
 DEADLINE_S = 1800
 _CHUNK = 1 << 20
+#: what reading a file that is no wheel, or a damaged one, may raise
+_BROKEN = (ValueError, LookupError, RuntimeError, EOFError, struct.error, zipfile.BadZipFile, zlib.error)
 
 
 class Store:
@@ -215,7 +224,7 @@ class Store:
             with tarfile.open(archive, "r:") as opened:
                 for info in opened:
                     self._receive_member(manifest, opened, info)
-        except tarfile.TarError as error:
+        except (tarfile.TarError, ValueError, EOFError) as error:
             raise ReleaseError(
                 "transfer-damaged", "what arrived is not whole", archive, str(error), "run again"
             ) from error
@@ -367,9 +376,24 @@ class Store:
         path = "%s/%s" % (folder, filename)
         os.makedirs(folder, mode=0o755, exist_ok=True)
         if not (os.path.exists(path) and os.path.samefile(path, blob)):
+            self._check_wheel(blob, filename)
             self._unlink(path)
             os.link(blob, path)
         return folder
+
+    @staticmethod
+    def _check_wheel(blob: str, filename: str) -> None:
+        """Not even a wheel with the right hash may write outside the environment."""
+        what, fix = "a wheel cannot be installed", "take it out of the build, or build it anew"
+        try:
+            with zipfile.ZipFile(blob) as wheel:
+                bad = unsafe_member(wheel)
+        except _BROKEN as error:
+            why = "it is no wheel: %s" % (str(error) or type(error).__name__)
+            raise ReleaseError("wheel-malformed", what, filename, why, fix) from error
+        if bad:
+            why = "it holds %r, which leads out of the environment" % bad
+            raise ReleaseError("wheel-malformed", what, filename, why, fix)
 
     def _installer(self, manifest: Manifest) -> str:
         """uv, taken out of its wheel when it is not yet."""
@@ -378,13 +402,18 @@ class Store:
         if os.access(path, os.X_OK):
             return path
         os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        with zipfile.ZipFile("%s/%s" % (self.blobs, sha256)) as wheel:
-            names = [name for name in wheel.namelist() if name.endswith(".data/scripts/uv")]
-            if len(names) != 1:
-                where = str(manifest.uv["filename"])
-                raise ReleaseError("installer-missing", "the wheel of uv holds no program", where, "", "build again")
-            with wheel.open(names[0]) as source:
-                _write_stream(path, source, 0o755)
+        where, fix = str(manifest.uv["filename"]), "run `rackwell build --relock`"
+        try:
+            with zipfile.ZipFile("%s/%s" % (self.blobs, sha256)) as wheel:
+                names = [name for name in wheel.namelist() if name.endswith(".data/scripts/uv")]
+                if len(names) != 1:
+                    why = "it has %d files of that name" % len(names)
+                    raise ReleaseError("installer-missing", "the wheel of uv holds no program", where, why, fix)
+                with wheel.open(names[0]) as source:
+                    _write_stream(path, source, 0o755)
+        except _BROKEN as error:
+            why = str(error) or type(error).__name__
+            raise ReleaseError("installer-missing", "the wheel of uv cannot be read", where, why, fix) from error
         self.reached("installer unpacked")
         return path
 

@@ -8,13 +8,14 @@ import os
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rackwell import bounded
 from rackwell.build.files import no_space, sha256_of, write_atomically
 from rackwell.build.lock import DEADLINE_S, LockedWheel, late
-from rackwell.build.wheelfile import platforms
+from rackwell.build.wheelfile import MALFORMED, platforms, refuse_unsafe
 from rackwell.errors import ExitCode, Problem, RackwellError
 
 _MARGIN = 64 << 20
@@ -101,8 +102,26 @@ def fetch(
             )
         if sha256_of(path) != wheel.sha256:
             raise _mismatch(f"{filename} is not what the lock says: {wheel.sha256} expected, {sha256_of(path)} found")
+        _check(path)
         blobs.add_file(path, wheel.sha256)
     return len(wanted)
+
+
+def _check(path: Path) -> None:
+    """Not even a wheel with the right hash may write outside its environment."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            refuse_unsafe(archive, path.name)
+    except MALFORMED as error:
+        raise RackwellError(
+            Problem(
+                "wheel-malformed",
+                "a downloaded wheel cannot be used",
+                path.name,
+                str(error) or type(error).__name__,
+                "ask for another version of it, and tell the index's operator",
+            )
+        ) from error
 
 
 def pip_command(requirements: Path, target: Path, python: str) -> list[str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -36,6 +36,8 @@ def _requirement(value: str) -> str:
         parsed = Requirement(value)
     except InvalidRequirement as error:
         raise ValueError(f"must be a requirement such as numpy==2.3.5 ({error.args[0].splitlines()[0]})") from error
+    except RecursionError:
+        raise ValueError("must be a requirement such as numpy==2.3.5 (nested too deeply)") from None
     if parsed.url is not None:
         raise ValueError("must not name a URL: give a wheel of your own under `wheels`")
     return value
@@ -46,6 +48,15 @@ PythonVersion = Annotated[str, pydantic.StringConstraints(pattern=r"^3\.(9|[1-9]
 VersionText = Annotated[str, pydantic.AfterValidator(_version)]
 ProjectName = Annotated[str, pydantic.AfterValidator(_project)]
 RequirementText = Annotated[str, pydantic.AfterValidator(_requirement)]
+
+
+def _beside(value: str) -> str:
+    if not value.isprintable() or PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+        raise ValueError("must be the name of a file beside patch.yml")
+    return value
+
+
+BesideText = Annotated[str, pydantic.Field(min_length=1), pydantic.AfterValidator(_beside)]
 
 
 class _Strict(Declared):
@@ -114,7 +125,7 @@ class PatchMeta(_Strict):
     project: ProjectName
     summary: str
     why: str = ""
-    applies_to: Annotated[dict[VersionText, str], pydantic.Field(min_length=1)]
+    applies_to: Annotated[dict[VersionText, BesideText], pydantic.Field(min_length=1)]
     """Version of the project -> file name of the diff beside ``patch.yml``."""
     upstream_since: VersionText | None = None
     needs_flags: dict[str, str | bool | int] = pydantic.Field(default_factory=dict)

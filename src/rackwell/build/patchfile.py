@@ -13,7 +13,9 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-_HUNK = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_HUNK = re.compile(rb"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+#: what may follow a hunk though it begins as one of its lines: the next file, and the signature of a mail
+_ENDS_DIFF = re.compile(rb"--- |-- ?\r?$")
 _UNSUPPORTED = (
     b"rename from ",
     b"rename to ",
@@ -85,6 +87,8 @@ def parse(data: bytes) -> list[FilePatch]:
             raise PatchError(f"'{_text(line)}' is not supported: only changes of text are", index + 1)
         if line.startswith(b"--- ") and index + 1 < len(lines) and lines[index + 1].startswith(b"+++ "):
             patch, index = _file(lines, index)
+            if index < len(lines) and lines[index].startswith((b"+", b"-")) and not _ENDS_DIFF.match(lines[index]):
+                raise PatchError("the hunk has more lines than its header promises", index + 1, patch.path)
             if any(other.path == patch.path for other in files):
                 raise PatchError("the file stands in the patch twice", patch.line, patch.path)
             files.append(patch)
@@ -158,9 +162,11 @@ def _file(lines: Sequence[bytes], index: int) -> tuple[FilePatch, int]:
 
 
 def _path(header: bytes, line: int) -> str | None:
-    name = _text(header[4:].split(b"\t", 1)[0].rstrip(b"\r"))
+    name = header[4:].split(b"\t", 1)[0].rstrip(b"\r").decode("utf-8", "backslashreplace").strip()
     if name == "/dev/null":
         return None
+    if not name.isprintable():
+        raise PatchError(f"the file name {name!r} holds a control character", line)
     if name.startswith('"') or "\\" in name:
         raise PatchError(f"the file name {name} is quoted, which is not supported", line)
     parts = PurePosixPath(name).parts

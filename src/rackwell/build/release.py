@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from rackwell.build.fetch import Blobs, fetch
 from rackwell.build.files import link_atomically, scratch, sha256_of, telling_file_errors
 from rackwell.build.model import BuildSpec
 from rackwell.build.probewheel import PROJECT, probe_wheel
-from rackwell.build.wheelfile import PLATFORM, Wheel, WheelName, best, patched
+from rackwell.build.wheelfile import MALFORMED, PLATFORM, Wheel, WheelName, best, patched
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.site.files import is_file
 
 Progress = Callable[[str], None]
 
@@ -160,9 +160,15 @@ def _patch(patches: list[series.Patch], blobs: Blobs, source: locks.LockedWheel,
         with Wheel(blobs.path(source.sha256), source.filename) as wheel:
             changes = series.apply_series(mine, source.version, wheel.read)
             filename, data = patched(wheel, changes, tag)
-    except (ValueError, zipfile.BadZipFile) as error:
+    except MALFORMED as error:
         raise RackwellError(
-            Problem("wheel-malformed", f"{source.filename} cannot be patched", source.project, str(error))
+            Problem(
+                "wheel-malformed",
+                f"{source.filename} cannot be patched",
+                mine[0].where,
+                str(error) or type(error).__name__,
+                "pin another version of it, or take its patches out of the build",
+            )
         ) from error
     for patch in mine:
         hunks = sum(len(file.hunks) for file in patch.files)
@@ -180,7 +186,7 @@ def _own(spec: BuildSpec, python: str, blobs: Blobs) -> list[_Packed]:
     for index, own in enumerate(spec.wheels):
         path = spec.path.parent / own.path
         where = spec.where("wheels", index, "path")
-        if not path.is_file():
+        if not is_file(path):
             problems.append(
                 Problem("wheel-missing", f"{own.path} does not exist", where, f"looked at {path}", "give its path")
             )
@@ -189,9 +195,11 @@ def _own(spec: BuildSpec, python: str, blobs: Blobs) -> list[_Packed]:
             name = WheelName.parse(path.name)
             with Wheel(path) as wheel:
                 project, version = wheel.metadata()
-        except (ValueError, zipfile.BadZipFile) as error:
+        except MALFORMED as error:
             problems.append(
-                Problem("wheel-malformed", f"{own.path} is not a wheel", where, str(error), "build it anew")
+                Problem(
+                    "wheel-malformed", f"{own.path} is not a wheel", where, str(error) or repr(error), "build it anew"
+                )
             )
             continue
         if (canonicalize_name(project), _normal(version)) != (name.project, name.version):

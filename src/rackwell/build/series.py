@@ -13,6 +13,7 @@ from packaging.version import Version
 from rackwell.build import patchfile
 from rackwell.build.model import BuildSpec, PatchMeta, load_patch
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.site.files import is_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,13 +125,15 @@ def apply_series(patches: list[Patch], version: str, read: Callable[[str], bytes
 
 
 def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
-    folder = (spec.path.parent / name) if name.startswith((".", "/")) else catalog / "patches" / name
-    if not (folder / "patch.yml").is_file():
+    own = name.startswith((".", "/"))
+    folder = (spec.path.parent / name) if own else catalog / "patches" / name
+    outside = not own and ".." in Path(name).parts
+    if outside or not is_file(folder / "patch.yml"):
         raise _invalid(
             "patch-unknown",
             f"there is no patch {name}",
             where,
-            f"{folder / 'patch.yml'} does not exist",
+            "it leads out of the catalogue" if outside else f"{folder / 'patch.yml'} does not exist",
             "give a name of the catalogue, or a path to a directory with patch.yml that begins with ./ or ../",
         )
     meta, document = load_patch(folder / "patch.yml")
@@ -165,11 +168,14 @@ def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
         files = tuple(patchfile.parse(data))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise _invalid("patch-unreadable", f"the diff of patch {name} cannot be read", str(diff), reason) from error
+        fix = f"put the diff there, or correct {document.where(('applies_to', version))}"
+        raise _invalid(
+            "patch-unreadable", f"the diff of patch {name} cannot be read", str(diff), reason, fix
+        ) from error
     except patchfile.PatchError as error:
         why = f"{error.file}: {error.reason}" if error.file else error.reason
         raise _invalid(
-            "patch-malformed", f"the diff of patch {name} is malformed", f"{diff}:{error.line}", why
+            "patch-malformed", f"the diff of patch {name} is malformed", f"{diff}:{error.line}", why, "make it anew"
         ) from error
     return Patch(name, meta, where, diff, hashlib.sha256(data).hexdigest(), files)
 

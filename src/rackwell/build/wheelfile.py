@@ -13,6 +13,8 @@ import dataclasses
 import email.parser
 import hashlib
 import io
+import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -33,6 +35,11 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _DOS_DATE = (1 << 5) | 1  # 1980-01-01, the first day that an archive can name
 _UTF8 = 0x800
 _ENCRYPTED = 0x1
+
+MALFORMED = (
+    ValueError, LookupError, RuntimeError, EOFError, csv.Error, struct.error, zipfile.BadZipFile, zlib.error
+)  # fmt: skip
+"""What reading a file that is no wheel, or a damaged one, may raise."""
 
 
 def platforms() -> list[str]:
@@ -88,6 +95,25 @@ def best(filenames: Sequence[str], python: str) -> str | None:
     return min(ranked)[2] if ranked else None
 
 
+def refuse_unsafe(archive: zipfile.ZipFile, filename: str) -> None:
+    """Refuse what leads out of the directory that a wheel is unpacked into, or is read differently by some programs.
+
+    Raises:
+        ValueError: a path that is absolute or climbs, a link, or two members of one name.
+    """
+    seen: set[str] = set()
+    for info in archive.infolist():
+        name = info.orig_filename
+        climbs = ".." in re.split(r"[/\\]", name)
+        if climbs or name.startswith(("/", "\\")) or not name.isprintable():
+            raise ValueError(f"{filename} holds {name!r}, which leads out of the directory that it is unpacked into")
+        if stat.S_ISLNK(info.external_attr >> 16):
+            raise ValueError(f"{filename} holds {name!r}, which is a link")
+        if name in seen:
+            raise ValueError(f"{filename} holds {name!r} twice")
+        seen.add(name)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     """One file for an archive, with its bytes as they stand in it."""
@@ -106,6 +132,7 @@ class Wheel:
     def __init__(self, path: Path, filename: str = "") -> None:
         self.name = WheelName.parse(filename or path.name)
         self._zip = zipfile.ZipFile(path)
+        refuse_unsafe(self._zip, self.name.filename)
         self._infos = {info.filename: info for info in self._zip.infolist() if not info.is_dir()}
         records = [name for name in self._infos if name.endswith(".dist-info/RECORD") and name.count("/") == 1]
         if len(records) != 1:

@@ -158,6 +158,8 @@ class _Native(jinja2.sandbox.SandboxedEnvironment, jinja2.nativetypes.NativeEnvi
     """Jinja whose results keep their type, as Ansible's do, and whose templates reach nothing but variables."""
 
     concat = staticmethod(_concat)
+    left = 2000
+    """Templates that may still be rendered: those that name all variables of all hosts lead to each other."""
     # what takes for ever, or all memory, is left to Ansible
     intercepted_binops = frozenset({"**", "*"})
 
@@ -220,7 +222,8 @@ def _render(value: Any, scope: Mapping[str, Any], environment: _Native, round_: 
     if not is_template(value):
         # a template may also give what no file holds: something undefined, a function
         return value if value is None or isinstance(value, (str, int, float, dt.date)) else Unresolved("{{ }}")
-    if round_ > 8:
+    environment.left -= 1
+    if round_ > 8 or environment.left < 0:
         return Unresolved(value)
     try:
         rendered = environment.from_string(value).render(scope)

@@ -17,7 +17,7 @@ from rackwell.errors import ExitCode, Problem, RackwellError
 Pointer = tuple[str | int, ...]
 """Keys and list indexes from the top of a document to a value."""
 
-_MOST_VALUES = 100_000
+_MOST_VALUES = 20_000
 _LARGEST = 1 << 256
 #: NUL, and halves of characters, which only an escape in quotes can bring
 _NO_TEXT = re.compile("[\x00\ud800-\udfff]")

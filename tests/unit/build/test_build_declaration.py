@@ -103,6 +103,21 @@ def test_a_wrong_key_of_a_patch_has_its_line(site: Site) -> None:
     assert found.where == f"{entry}:8"
 
 
+@pytest.mark.parametrize("diff", ["../example/0.5.9.patch", "/etc/hostname", "''"])
+def test_the_diff_lies_beside_its_patch(site: Site, diff: str) -> None:
+    entry = site.catalog / "patches/sglang/example/patch.yml"
+    entry.write_text(tinywheels.PATCH_YML.replace("0.5.9.patch", diff))
+    (found,) = problems(site, GOOD)
+    assert (found.code, found.where) == ("wrong-value", f"{entry}:5")
+
+
+@pytest.mark.parametrize("name", ["sglang/../../builds", "sglang/" + "x" * 300])
+def test_no_name_leads_out_of_the_catalogue(site: Site, name: str) -> None:
+    (site.catalog / "builds/patch.yml").write_text(tinywheels.PATCH_YML)
+    (found,) = problems(site, GOOD.replace("sglang/example", name))
+    assert found.code == "patch-unknown"
+
+
 def series(site: Site, text: str) -> list[Problem]:
     (site.catalog / "patches/sglang/example/0.5.9.patch").write_text(text)
     patches = find_patches(load_build(site.write(GOOD)), site.catalog)

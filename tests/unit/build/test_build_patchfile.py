@@ -124,12 +124,39 @@ def test_ignores_what_mail_and_git_add() -> None:
         (b"--- a/f\n+++ b/f\n@@ nonsense @@\n-a\n+b\n", "not a hunk header"),
         (b"diff --git a/f b/g\nrename from f\nrename to g\n", "not supported"),
         (b"@@ -1 +1 @@\n-a\n+b\n", "without a file header"),
+        (b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n+c\n", "more lines than its header"),
+        (b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n-c\n@@ -9 +9 @@\n-x\n+y\n", "more lines than its header"),
+        (b"--- a/f\n+++ b/f\n@@ -" + b"9" * 5000 + b" +1 @@\n-a\n+b\n", "not a hunk header"),
+        (b"--- a/x\0y\n+++ b/x\0y\n@@ -1 +1 @@\n-a\n+b\n", "control character"),
+        (b"--- a/f/../../g\n+++ b/f/../../g\n@@ -1 +1 @@\n-a\n+b\n", "must be relative"),
+        (b"--- /dev/null\n+++ b//etc/f\n@@ -0,0 +1 @@\n+b\n\\ No newline\n+c\n", "more lines than its header"),
         (b"--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n" * 2, "twice"),
     ],
 )
 def test_malformed(text: bytes, reason: str) -> None:
     with pytest.raises(PatchError, match=reason):
         parse(text)
+
+
+def test_a_long_path_stays_whole() -> None:
+    path = "pkg/" + "x" * 200 + ".py"
+    (patch,) = parse(diff(BODY, BODY.replace(b"line 9\n", b"nine\n"), path))
+    assert patch.path == path
+
+
+@given(st.binary(max_size=60) | st.text("-+@ \n\\/ab0123456789,", max_size=80).map(str.encode), st.integers(0, 200))
+def test_any_bytes_are_a_patch_or_refused(noise: bytes, at: int) -> None:
+    text = diff(BODY, BODY.replace(b"line 9\n", b"nine\n"))
+    for data in (noise, text[:at] + noise + text[at:], text[:at]):
+        try:
+            for patch in parse(data):
+                apply(BODY, patch)
+        except PatchError as error:
+            reason, line = error.reason, error.line
+        else:
+            continue
+        assert reason
+        assert line >= 0
 
 
 def test_a_hunk_needs_context() -> None:

@@ -202,6 +202,9 @@ def test_own_wheels(locked: Site) -> None:
     assert found.where.endswith("lab.yml:10")
     (found,) = fails(locked, locked.write(text.replace("mine-1.0", "yours-1.0"))).problems
     assert (found.code, found.where.endswith("lab.yml:9")) == ("wheel-missing", True)
+    tinywheels.make_wheel(own.parent, "evil", "1.0", {"../evil.py": ""})
+    (found,) = fails(locked, locked.write(f"{BUILD}wheels: [{{path: ../wheels/evil-1.0-py3-none-any.whl}}]\n")).problems
+    assert (found.code, "../evil.py" in found.why) == ("wheel-malformed", True)
     shutil.copy(own, own.with_name("mine-2.0-py3-none-any.whl"))
     (found,) = fails(locked, locked.write(text.replace("mine-1.0", "mine-2.0"))).problems
     assert (found.code, found.why) == ("wheel-malformed", "its metadata says mine 1.0")
@@ -238,6 +241,21 @@ def test_a_wheel_that_changed_at_the_index_is_refused(
     assert error.problems[0].code == "hash-mismatch"
     assert "leaf" in error.problems[0].why
     assert not (site.state / "releases").exists()
+    assert not (site.state / "builds").exists()
+
+
+def test_a_wheel_of_the_index_that_leads_out_is_refused(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "index2"
+    shutil.copytree(site.index, index)
+    tinywheels.make_wheel(index, "leaf", "3.0", {"../leaf.py": "VALUE = 666\n"})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    settings = tmp_path / "uv.toml"
+    settings.write_text(f"no-index = true\nfind-links = [{json.dumps(str(index))}]\n")
+    monkeypatch.setenv("UV_CONFIG_FILE", str(settings))
+    error = fails(site, site.write(BUILD))
+    assert (error.problems[0].code, "../leaf.py" in error.problems[0].why) == ("wheel-malformed", True)
     assert not (site.state / "builds").exists()
 
 

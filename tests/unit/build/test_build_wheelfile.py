@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 import tinywheels
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rackwell.build.probewheel import probe_wheel
-from rackwell.build.wheelfile import Wheel, best, from_files, patched, platforms, supported_tags
+from rackwell.build.wheelfile import MALFORMED, Wheel, best, from_files, patched, platforms, supported_tags
 
 
 def checked_record(data: bytes) -> dict[str, bytes]:
@@ -83,6 +86,56 @@ def test_refuses_a_wheel_with_a_build_tag(tmp_path: Path) -> None:
     other = path.rename(tmp_path / "sglang-0.5.9-2-py3-none-any.whl")
     with Wheel(other) as wheel, pytest.raises(ValueError, match="build tag already"):
         patched(wheel, {}, "01234567")
+
+
+@pytest.mark.parametrize("name", ["../x.py", "a/../../x.py", "/etc/x.py", "a\\..\\..\\x.py", "a/\n.py", "a/x\0y"])
+def test_refuses_a_path_that_leads_out(tmp_path: Path, name: str) -> None:
+    path = tinywheels.make_wheel(tmp_path, "mine", "1.0", {"mine.py": "", "a/PLACE.py": ""})
+    # the writer of archives would make some of the names harmless
+    place, fresh = b"a/PLACE.py", name.encode().ljust(10, b"_")
+    data = path.read_bytes()
+    path.write_bytes(resized(data, place, fresh))
+    with pytest.raises(ValueError, match="leads out"):
+        Wheel(path)
+
+
+def resized(data: bytes, old: bytes, new: bytes) -> bytes:
+    """An archive with a member's name exchanged."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        infos = [(info, archive.read(info)) for info in archive.infolist()]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for info, content in infos:
+            name = "P" * len(new) if info.filename == old.decode() else info.filename
+            archive.writestr(name, content)
+    return out.getvalue().replace(b"P" * len(new), new)
+
+
+def test_refuses_a_link_and_a_name_twice(tmp_path: Path) -> None:
+    path = tinywheels.make_wheel(tmp_path, "mine", "1.0", {"mine.py": ""})
+    whole = path.read_bytes()
+    with zipfile.ZipFile(path, "a") as archive:
+        link = zipfile.ZipInfo("mine/link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc")
+    with pytest.raises(ValueError, match="is a link"):
+        Wheel(path)
+    path.write_bytes(whole)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("mine.py", "other")
+    with pytest.raises(ValueError, match="twice"):
+        Wheel(path)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 1500), st.binary(min_size=1, max_size=8))
+def test_a_damaged_wheel_is_patched_or_refused(engine: Path, at: int, noise: bytes) -> None:
+    data = engine.read_bytes()
+    at %= len(data)
+    damaged = engine.with_name("sglang-0.5.9-py3-none-any.whl.damaged")
+    damaged.write_bytes(data[:at] + noise + data[at + len(noise) :])
+    with contextlib.suppress(*MALFORMED), Wheel(damaged, engine.name) as wheel:
+        assert patched(wheel, {"sglang/new.py": b"x"}, "a" * 8)[0].endswith(".whl")
 
 
 def test_refuses_a_wheel_that_hides_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest impo
     member,
     pack,
     pieces,
+    unsafe_member,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,14 @@ def test_reads_what_build_writes(one: Built) -> None:
         ("wheels", [{"sha256": "a" * 64, "filename": ".hidden.whl", "size": 1}]),
         ("wheels", [{"sha256": "../" + "a" * 61, "filename": "x-1-py3-none-any.whl", "size": 1}]),
         ("wheels", [{"sha256": "a" * 64, "filename": "x-1-py3-none-any.whl"}]),
+        *(
+            ("wheels", [{"sha256": "a" * 64, "filename": "x-1-py3-none-any.whl", "size": size}])
+            for size in (-1, True, "1", 1.5, float("inf"), float("nan"), None)
+        ),
+        ("wheels", ["x"]),
+        ("wheels", 5),
+        ("uv", []),
+        ("uv", [[1, 2]]),
     ],
 )
 def test_refuses_what_is_none(one: Built, key: str, value: object) -> None:
@@ -48,6 +58,30 @@ def test_refuses_what_is_none(one: Built, key: str, value: object) -> None:
         Manifest(text)
     assert caught.value.parts["code"] == "manifest-malformed"
     assert caught.value.parts["why"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[" * 100_000, "null", "5", "[]", "{}", '"\ud800"', '{"schema": "\ud800"}', "\0"]
+)
+def test_refuses_what_is_no_manifest_at_all(text: str) -> None:
+    with pytest.raises(ReleaseError) as caught:
+        Manifest(text)
+    assert caught.value.parts["code"] == "manifest-malformed"
+    assert caught.value.parts["fix"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a\\..\\x"])
+def test_a_member_that_leads_out_is_seen(tmp_path: Path, name: str) -> None:
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        archive.writestr("fine/..x/x..", "")
+        assert unsafe_member(archive) == ""
+        archive.writestr(name, "")
+        assert unsafe_member(archive) == name
+    with zipfile.ZipFile(tmp_path / "y.whl", "w") as archive:
+        link = zipfile.ZipInfo("link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc")
+        assert unsafe_member(archive) == "link"
 
 
 @pytest.mark.parametrize("slot", ["", "a/b", "..", "releases", "store", "Current", "-x", "current\n"])

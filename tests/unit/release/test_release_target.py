@@ -199,6 +199,32 @@ def test_what_arrives_damaged_never_counts(store: Store, one: Built, tmp_path: P
         store.receive(manifest, str(archive))
 
 
+@pytest.mark.parametrize("files", [{"../../../evil.py": "x"}, {"/tmp/evil.py": "x"}, None])
+def test_a_wheel_that_leads_out_is_not_installed(
+    store: Store, one: Built, tmp_path: Path, files: dict[str, str] | None
+) -> None:
+    blob = tmp_path / "blob"
+    if files is None:
+        blob.write_bytes(b"no archive")
+    else:
+        tinywheels.make_wheel(tmp_path, "evil", "1.0", files).rename(blob)
+    Path(store.blobs).mkdir(parents=True)
+    blob.rename(Path(store.blobs) / ("a" * 64))
+    with pytest.raises(ReleaseError) as caught:
+        store._link("a" * 64, "evil-1.0-py3-none-any.whl")
+    assert caught.value.parts["code"] == "wheel-malformed"
+    assert not list(Path(store.named).rglob("*.whl"))
+
+
+def test_an_installer_that_is_no_wheel_is_said(store: Store, one: Built) -> None:
+    sha256 = one.manifest.uv["sha256"]
+    Path(store.blobs).mkdir(parents=True)
+    (Path(store.blobs) / sha256).write_bytes(b"no archive")
+    with pytest.raises(ReleaseError) as caught:
+        store._installer(one.manifest)
+    assert caught.value.parts["code"] == "installer-missing"
+
+
 def test_another_python_is_refused(store: Store, old: Built, user: str, tmp_path: Path) -> None:
     parts = refusal(store, old, user, tmp_path)
     assert parts["code"] == "python-mismatch"

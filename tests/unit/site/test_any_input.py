@@ -175,3 +175,9 @@ def test_a_template_without_a_plain_value_is_left_to_ansible(site: SiteMaker, te
     made = inventory.from_listing({"_meta": {"hostvars": {"h": {"a": text, "b": "{{ 3 * 2 }}"}}}}, site.root)
     assert isinstance(made.variables["h"]["a"], inventory.Unresolved)
     assert made.variables["h"]["b"] == 6
+
+
+def test_templates_that_lead_to_each_other_end(site: SiteMaker) -> None:
+    variables = {f"v{n}": "{{ hostvars }}" for n in range(9)}
+    made = inventory.from_listing({"_meta": {"hostvars": {"h": variables}}}, site.root)
+    assert set(made.variables["h"]) == set(variables)
