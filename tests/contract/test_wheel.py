@@ -55,7 +55,14 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_ansible_finds_the_collection_by_itself(installed: Path) -> None:
-    found = run(installed, "ansible-doc", "-t", "module", "--json", "rackwell.gpu.pve_container")
+    found = run(
+        installed,
+        str(Path(sys.executable).with_name("ansible-doc")),
+        "-t",
+        "module",
+        "--json",
+        "rackwell.gpu.pve_container",
+    )
     assert found.returncode == 0, found.stderr
     assert str(installed) in found.stdout
 
