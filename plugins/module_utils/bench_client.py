@@ -82,7 +82,7 @@ def parse_output(text: str) -> Optional[Dict[str, Any]]:
     for line in reversed(text.splitlines()):
         try:
             value = json.loads(line, parse_constant=lambda _name: None)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict):
             return value

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SCHEMA = "rackwell.bench_point/1"
 #: Below this, what the driver averages over up to a second is a large part of the window.
 SHORT_WINDOW_S = 10
+#: what a file may raise that has not the form that its writer gives it
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _ECHO = (
     "run_id",
     "concurrency",
@@ -109,13 +111,18 @@ class Reading:
         line = self.client_line()
         if line is None or ended[0] != "success":
             return self._without_numbers(ended[0], ended[2], restarted, more)
-        summary = bench_client.summarise(line, self.options)
-        reasons = bench_client.judge(summary)
+        try:
+            summary = bench_client.summarise(line, self.options)
+            json.dumps(summary, allow_nan=False)
+            reasons = bench_client.judge(summary)
+            remarks = bench_client.remarks(summary, self.options["concurrency"])
+        except _MALFORMED as error:
+            return self._malformed(error, more)
         info = line.get("server_info") or {}
         more.update(summary)
         more.update(
             server={key: info.get(key) for key in ("version", "model_path", "served_model_name", "tp_size")},
-            remarks=bench_client.remarks(summary, self.options["concurrency"]),
+            remarks=remarks,
         )
         if restarted or (reasons and not self.server.answers()):
             return self.result("crashed", [self._died(), *reasons], lines=self.server.lines(), **dict(more))
@@ -145,13 +152,19 @@ class Reading:
     def _telemetry(self, duration: float, remarks: List[str]) -> Optional[Dict[str, Any]]:
         """Telemetry of the window; what is missing is added to the remarks."""
         telemetry = bench_unit.read_json(self.client_path("telemetry.json"), self.owner)
-        window = bench_window(telemetry, duration)
-        if telemetry is None or window is None:
-            remarks.append("No GPU telemetry: the recorder left no window.")
+        try:
+            window = bench_window(telemetry, duration)
+            if telemetry is None or window is None:
+                remarks.append("No GPU telemetry: the recorder left no window.")
+                return None
+            reduced = bench_telemetry.reduce(telemetry, window.pop("start"), duration)
+            json.dumps([reduced, window], allow_nan=False)
+        except _MALFORMED as error:
+            remarks.append("No GPU telemetry: the recorder's file is malformed (%s)." % error)
             return None
-        reduced = bench_telemetry.reduce(telemetry, window.pop("start"), duration)
         if not reduced["samples"]:
-            why = (telemetry.get("telemetry") or {}).get("why") or "no sample lies in the window"
+            told = telemetry.get("telemetry")
+            why = (told.get("why") if isinstance(told, dict) else None) or "no sample lies in the window"
             remarks.append("No GPU telemetry: %s." % str(why).rstrip("."))
         elif duration < SHORT_WINDOW_S:
             remarks.append(
@@ -159,6 +172,16 @@ class Reading:
                 % SHORT_WINDOW_S
             )
         return dict(reduced, window=window)
+
+    def _malformed(self, error: Exception, more: Dict[str, Any]) -> Dict[str, Any]:
+        """A line of the client that is not what this version of it writes."""
+        reason = bench_client.reason(
+            "bench-output-malformed",
+            "the client's numbers cannot be read",
+            "%s: %s" % (type(error).__name__, error),
+            "read %s; is the client the version that the build bench-client pins?" % self.path("out.jsonl.gz"),
+        )
+        return self.result("failed", [reason], **more)
 
     def _died(self) -> Dict[str, str]:
         """The reason that outranks all others."""

@@ -144,7 +144,7 @@ def read_json(path: str, owner: Optional[int] = None) -> Optional[Dict[str, Any]
     """A JSON object, or None when the file is absent, not whole, or none for :func:`read_text`."""
     try:
         value = json.loads(read_text(path, owner))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -48,17 +48,20 @@ class Client:
         headers = {"Content-Type": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        # no proxy of the environment: it is for the world outside, and would answer in the server's place
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        connection = None
         try:
+            # no proxy of the environment: it is for the world outside, and would answer in the server's place
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
             data = None if body is None else json.dumps(body)
             connection.request("GET" if data is None else "POST", path, data, headers)
             answer = connection.getresponse()
             return Reply(answer.status, answer.read().decode("utf-8", "replace"))
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # ValueError: a host's name or a key that no request can carry
             return Reply(0, str(error) or type(error).__name__)
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
 
     def healthy(self) -> Reply:
         """Whether a token can be had."""
@@ -80,7 +83,7 @@ def served_names(reply: Reply) -> list[str]:
     """The model names of an answer of /v1/models; empty when it is none."""
     try:
         return [str(card["id"]) for card in json.loads(reply.text)["data"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
@@ -104,7 +107,7 @@ def judge(reply: Reply, expect: str) -> Verdict:
         answer = str(choice["text"])
         told = (choice.get("logprobs") or {}).get("token_logprobs") or []
         values = [None if value is None else float(value) for value in told]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return Verdict("", f"not a completion: {reply.text[:300]}")
     # null is how the engine's JSON writes NaN
     if any(value is None or not math.isfinite(value) for value in values):

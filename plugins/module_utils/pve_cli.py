@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import problem
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError, problem
 
 if TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -74,6 +74,29 @@ class Pve:
             "run it by hand on the host: " + " ".join(words),
         )
 
+    def rows(self, path: str, key: str, *options: str) -> list[dict[str, Any]]:
+        """The rows of an API path, each of which has `key`. Raises PveError when it answers anything else."""
+        found = self.get(path, *options)
+        if isinstance(found, list) and all(isinstance(row, dict) and key in row for row in found):
+            return found
+        raise self._unexpected(path, found, f"rows with '{key}'")
+
+    def record(self, path: str) -> dict[str, Any]:
+        """The object of an API path. Raises PveError when it answers anything else."""
+        found = self.get(path)
+        if isinstance(found, dict):
+            return found
+        raise self._unexpected(path, found, "an object")
+
+    def _unexpected(self, path: str, found: Any, expected: str) -> PveError:
+        return problem(
+            "pvesh-failed",
+            f"pvesh get {path} answered something unexpected",
+            self.node,
+            f"found {str(found)[:200]}, expected {expected}",
+            f"run it by hand on the host: {self.pvesh} get {path} --output-format json",
+        )
+
     # containers ---------------------------------------------------------------
 
     def exists(self, vmid: int) -> bool:
@@ -82,8 +105,8 @@ class Pve:
         Raises:
             PveError: the number is a virtual machine's, or a guest's of another node.
         """
-        for row in self.get("/cluster/resources", "--type", "vm"):
-            if int(row["vmid"]) != vmid:
+        for row in self.rows("/cluster/resources", "vmid", "--type", "vm"):
+            if str(row["vmid"]) != str(vmid):
                 continue
             if row.get("type") == "lxc" and row.get("node") == self.node:
                 return True
@@ -98,16 +121,16 @@ class Pve:
 
     def conf(self, vmid: int) -> Conf:
         """The container's configuration with what is pending."""
-        return Conf.from_api(self.get(f"/nodes/{self.node}/lxc/{vmid}/pending"))
+        return Conf.from_api(self.rows(f"/nodes/{self.node}/lxc/{vmid}/pending", "key"))
 
     def running(self, vmid: int) -> bool:
         """Whether it runs."""
-        status: dict[str, Any] = self.get(f"/nodes/{self.node}/lxc/{vmid}/status/current")
+        status = self.record(f"/nodes/{self.node}/lxc/{vmid}/status/current")
         return status.get("status") == "running"
 
     def hotplugs_devices(self) -> bool:
         """Whether a new dev entry reaches a running container: Proxmox VE 9.0 and later."""
-        version: dict[str, Any] = self.get("/version")
+        version = self.record("/version")
         major = str(version.get("version", "0")).split(".")[0]
         return major.isdigit() and int(major) >= 9
 

@@ -46,11 +46,10 @@ def read_gpus(proc: str = PROC) -> list[Gpu]:
         file = os.path.join(directory, name, "information")
         if not os.path.exists(file):
             continue
-        with open(file, encoding="utf-8", errors="replace") as handle:
-            text = handle.read()
+        text = _read(file) or ""
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
         minor = fields.get("Device Minor", "")
-        if not minor.isdigit():
+        if not re.fullmatch(r"[0-9]{1,9}", minor):
             raise problem(
                 "gpu-unreadable",
                 f"the kernel module shows no device minor for GPU {name}",

@@ -96,7 +96,7 @@ def check_creation(pve: Pve, template: str, storage: str, disk_size: int) -> Non
     Raises:
         PveError: one of them is not.
     """
-    stores = {row["storage"]: row for row in pve.get(f"/nodes/{pve.node}/storage")}
+    stores = {row["storage"]: row for row in pve.rows(f"/nodes/{pve.node}/storage", "storage")}
     for name, option in ((storage, "pve_container_storage"), (template.partition(":")[0], "pve_container_template")):
         if name not in stores:
             raise problem(
@@ -116,7 +116,8 @@ def check_creation(pve: Pve, template: str, storage: str, disk_size: int) -> Non
             "free space there, or lower pve_container_disk_size",
         )
     place = template.partition(":")[0]
-    volumes = [row["volid"] for row in pve.get(f"/nodes/{pve.node}/storage/{place}/content", "--content", "vztmpl")]
+    path = f"/nodes/{pve.node}/storage/{place}/content"
+    volumes = [row["volid"] for row in pve.rows(path, "volid", "--content", "vztmpl")]
     if template not in volumes:
         name = template.rpartition("/")[2]
         raise problem(

@@ -115,3 +115,48 @@ def test_nobody_there_is_a_reply_too() -> None:
     reply = Client("127.0.0.1", port).healthy()
     assert reply.status == 0
     assert "refused" in reply.text
+
+
+@pytest.mark.parametrize("host", ["", "a..b", "\0", "é" * 70, "a b", "127.0.0.1\n"])
+def test_a_host_that_is_none_is_a_reply_too(host: str) -> None:
+    assert Client(host, 1).ask("/x", timeout=5).status == 0
+
+
+@pytest.mark.parametrize("key", ["€", "a\nb"])
+def test_a_key_that_no_header_can_carry_is_a_reply_too(key: str) -> None:
+    assert Client("127.0.0.1", 1, key).ask("/x", timeout=5).status == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[" * 100_000, "null", "[]", '{"choices": [{}]}', '{"data": 5, "choices": 5}', '{"data": [1], "choices": [1]}',
+     '{"choices": [{"text": "Paris", "logprobs": {"token_logprobs": [1' + "0" * 400 + "]}}]}",
+     '{"choices": [{"text": "Paris", "logprobs": {"token_logprobs": 5}}]}',
+     '{"choices": [{"text": "Paris", "logprobs": [1]}]}'],
+)  # fmt: skip
+def test_an_answer_of_another_shape_serves_nothing(text: str) -> None:
+    assert judge(Reply(200, text), "Paris").problem
+    assert served_names(Reply(200, text)) == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"\0", b"SSH-2.0-x\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nx",
+     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500],
+    ids=range(7),
+)  # fmt: skip
+def test_whatever_a_port_sends_is_a_reply(raw: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def speak() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(raw)
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        reply = Client("127.0.0.1", server.getsockname()[1]).healthy()
+        thread.join()
+    assert reply.status == 0
+    assert reply.text

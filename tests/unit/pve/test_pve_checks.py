@@ -177,3 +177,16 @@ def test_every_nvidia_node_has_a_command_that_makes_it() -> None:
     assert make_node_command("/dev/nvidia-uvm-tools") == "nvidia-modprobe -c 0 -u"
     assert make_node_command("/dev/nvidia-modeset") == "nvidia-modprobe -m"
     assert "/dev/fuse" in make_node_command("/dev/fuse")
+
+
+@pytest.mark.parametrize("minor", ["", "²", "٣", "9" * 5000, "-1", "N/A"])
+def test_a_minor_that_is_no_number_is_told(driver: Path, minor: str) -> None:
+    file = next((driver / "proc/driver/nvidia/gpus").iterdir()) / "information"
+    file.write_text(f"Device Minor: \t {minor}\n")
+    with pytest.raises(PveError) as caught:
+        read_gpus(str(driver / "proc/driver/nvidia"))
+    assert caught.value.finding.code == "gpu-unreadable"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(PveError):
+        read_gpus(str(driver / "proc/driver/nvidia"))

@@ -448,3 +448,22 @@ def test_documentation_is_yaml_and_tells_every_option(module: Any) -> None:
         assert {name: shape(spec) for name, spec in documented.items()} == {
             name: shape(spec) for name, spec in pve_container.SPEC.items()
         }
+
+
+SHAPES = ["null", "5", '"x"', "{}", "[5]", "[[]]", "[{}]", '[{"vmid": "x"}]', '[{"vmid": null}]']
+
+
+@pytest.mark.parametrize("answer", SHAPES)
+def test_an_answer_of_another_shape_is_told(host: Module, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    pve = pve_cli.Pve(host)
+    monkeypatch.setattr(pve, "run", lambda *_, **__: (0, answer, ""))
+
+    def told(ask: Any) -> object:
+        try:
+            return ask(201)
+        except PveError as error:
+            return error.finding.code
+
+    assert told(pve.conf) == "pvesh-failed"
+    assert told(pve.exists) == (False if "vmid" in answer else "pvesh-failed")
+    assert told(pve.running) == (False if answer == "{}" else "pvesh-failed")
