@@ -72,7 +72,7 @@ class TestDeclaration:
         lines[broken] = lines[broken][0] + "a line that the source does not have\n"
         patch.write_text("".join(lines))
         ended = rackwell("provision", container, "-i", copy)
-        assert ended.code in {1, 2}
+        assert ended.code == 2
         assert "lab-engine" in str(ended.json["problems"])
         assert "sglang/launch_server.py" in str(ended.json["problems"])
 
@@ -114,9 +114,9 @@ class TestMachine:
         faults("kernel", "version=590.48.01")
         ended = rackwell("provision", container, "-i", site)
         assert (ended.code, ended.codes[0]) == (1, "driver-version")
-        assert {"590.48.01", "595.58.03"} <= set(ended.json["problems"][0]["why"].replace(",", " ").split()) | {
-            word.strip(".,;") for word in str(ended.json["problems"][0]).replace("'", " ").split()
-        }
+        told = ended.json["problems"][0]["what"] + ended.json["problems"][0]["why"]
+        assert "590.48.01" in told
+        assert "595.58.03" in told
 
     def test_a_restart_without_consent(self, edited: Edit, container: str, host: str) -> None:
         before = inside(host, "cat", "/etc/pve/lxc/202.conf")
@@ -126,8 +126,7 @@ class TestMachine:
             "-i",
             edited({HOST_VARS: {"pve_container_features": {"nesting": True, "fuse": True}}}),
         )
-        assert ended.code in {1, 4}
-        assert ended.codes[0] == "restart-needed"
+        assert (ended.code, ended.codes[0]) == (4, "restart-needed")
         assert "pve_container_allow_restart" in ended.json["problems"][0]["fix"]
         assert inside(host, "cat", "/etc/pve/lxc/202.conf") == before
 

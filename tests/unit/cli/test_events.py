@@ -108,9 +108,19 @@ def test_exit_code_of_a_failure(extra: dict[str, Any], code: ExitCode) -> None:
     assert failed(**extra).exit_code == code
 
 
-def test_a_rollback_beside_another_failure_is_a_failure() -> None:
+@pytest.mark.parametrize(
+    "milder",
+    [
+        {"rackwell_error": ERROR, "rolled_back": True, "rollback_verified": True},
+        {"rackwell_error": ERROR, "held": True},
+        {"rackwell_error": {**ERROR, "code": "locked"}},
+        {"msg": "Validation failed", "argument_errors": ["missing required arguments: release_build"]},
+    ],
+    ids=["rolled back", "held", "locked", "invalid"],
+)
+def test_what_is_milder_beside_another_failure_is_a_failure(milder: dict[str, Any]) -> None:
     play = Play()
-    play.task("failed", {"rackwell_error": ERROR, "rolled_back": True, "rollback_verified": True})
+    play.task("failed", milder)
     play.task("failed", {"rackwell_error": ERROR}, host="c2")
     assert play.end(2, failures={"c1": 1, "c2": 1}).exit_code == ExitCode.FAILED
 
