@@ -392,6 +392,15 @@ def test_only_missing_keys_are_put_in(host: Module) -> None:
     assert host.authorized.endswith(f"comment\n{second}\n")
 
 
+def test_check_mode_tells_of_a_missing_key_and_does_not_put_it_in(host: Module) -> None:
+    converge(host)
+    before = host.authorized
+    out = converge(host, check_mode=True, ssh_public_key=f"{KEY}\nssh-rsa AAAAsecond two\n")
+    assert out.changed
+    assert out.diffs[-1]["after"] == "ssh-rsa AAAAsecond two\n"
+    assert host.authorized == before
+
+
 def test_a_pvesh_that_does_not_answer_is_ended_and_told(host: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 

@@ -6,12 +6,14 @@ import stat
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import tinywheels
 from ansible_collections.rackwell.gpu.plugins.module_utils import release_target
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import ReleaseError, pack, pieces
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_target import Store
+from ansible_collections.rackwell.gpu.plugins.modules import release_store
 from releasesite import Built
 
 
@@ -308,3 +310,21 @@ def test_an_installer_that_hangs_is_ended_and_the_next_run_converges(
     assert parts["fix"]
     assert stage(store, one, user, tmp_path, slot="current")
     assert is_right(store, one)
+
+
+def test_in_check_mode_the_module_itself_takes_nothing_in(store: Store, one: Built) -> None:
+    """The action plugin does not ask for it; whoever calls the module without it must not change anything either."""
+
+    class EndedError(Exception):
+        pass
+
+    class Module:
+        check_mode = True
+        params: ClassVar = {"archive": "/nonexistent.tar", "step": "install", "state": "staged"}
+
+        def exit_json(self, **result: object) -> None:
+            raise EndedError(result["changed"])
+
+    with pytest.raises(EndedError, match="False"):
+        release_store._change(Module(), store, one.manifest)
+    assert not Path(store.root).exists()
