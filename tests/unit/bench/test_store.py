@@ -152,3 +152,8 @@ def test_the_terminal_table_says_what_does_not_count() -> None:
     text = console.export_text()
     assert "44.0 %" in text
     assert "512 streams do not count: the server died" in text
+
+
+def test_a_run_without_points_has_measured_nothing(story: BenchResult) -> None:
+    assert story.valid
+    assert not story.model_copy(update={"points": []}).valid

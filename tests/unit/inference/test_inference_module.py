@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,12 @@ from typing import Any
 import pytest
 from ansible.module_utils import basic
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import Check, Snapshot
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
+    Check,
+    GateError,
+    Healthy,
+    Snapshot,
+)
 from ansible_collections.rackwell.gpu.plugins.modules import inference_server
 
 TOKEN = "hf_abcdefghij"
@@ -97,3 +103,63 @@ def test_whatever_ends_a_switch_leads_to_the_return(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(inference_server.signal, "signal", lambda *_: None)
     server._activate(["release"], [])
     assert went == [("activation-error", snapshot(OLD))]
+
+
+@pytest.mark.parametrize("healthy", [Healthy("1", 2.0, "Paris"), None])
+def test_a_return_is_verified_only_when_it_serves(healthy: Healthy | None) -> None:
+    server: Any = object.__new__(inference_server.Server)
+    server.check = CHECK
+    server.activation = SimpleNamespace(return_to=lambda *_: (True, healthy, "it is back"))
+    told: list[dict[str, Any]] = []
+    server._gate_failed = lambda _error, **extra: told.append(extra)
+    server._go_back(GateError("never-ready", "what", "why"), None)
+    assert told == [{"rolled_back": True, "rollback_verified": healthy is not None}]
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_check_mode_enables_nothing(check_mode: bool) -> None:
+    class EndedError(Exception):
+        pass
+
+    def end(**result: Any) -> None:
+        raise EndedError(result["changed"])
+
+    called: list[tuple[str, ...]] = []
+    server: Any = object.__new__(inference_server.Server)
+    server.unit, server.check = "rackwell-inference.service", CHECK
+    server.module = SimpleNamespace(check_mode=check_mode, exit_json=end)
+    server.system = SimpleNamespace(
+        show=lambda _unit: SimpleNamespace(invocation="1", enabled=False, started_monotonic=0.0),
+        journal=lambda _invocation: ([], ""),
+        systemctl=lambda *words: called.append(words),
+    )
+    server._ask = lambda *_: Healthy("1", 2.0, "Paris")
+    server._result = lambda *_, **__: {}
+    with pytest.raises(EndedError, match="True"):
+        server._keep_if_healthy()
+    assert called == ([] if check_mode else [("enable", server.unit)])
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_neither_check_mode_nor_a_run_beside_another_activates(
+    monkeypatch: pytest.MonkeyPatch, check_mode: bool
+) -> None:
+    class EndedError(Exception):
+        pass
+
+    def end(**result: Any) -> None:
+        raise EndedError(result.get("rackwell_error", {}).get("code", "told"))
+
+    server: Any = object.__new__(inference_server.Server)
+    server.unit, server.check, server.release = "rackwell-inference.service", CHECK, NEW
+    server.module = SimpleNamespace(check_mode=check_mode, exit_json=end, fail_json=end)
+    server.present = SimpleNamespace(active=True)
+    server.paths = SimpleNamespace(lock="/x/lock", marker="/x/marker")
+    server._differences = lambda: ["release"]
+    server._preflight = list
+    server._diff = dict
+    server._activate = lambda *_: end(rackwell_error={"code": "activated"})
+    server._still = lambda *_: ["release"]
+    monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(False))
+    with pytest.raises(EndedError, match="told" if check_mode else "activation-running"):
+        server.started()
