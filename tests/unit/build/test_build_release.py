@@ -448,3 +448,17 @@ def test_the_shipped_patches_apply_to_the_real_wheels(
             manifest = real.make(build).manifest
             (wheel,) = manifest["wheels"]
             assert wheel["sha256"] != manifest["sources"][0]["sha256"]
+
+
+def test_what_pip_brings_is_held_against_the_lock_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = lock.LockedWheel("leaf", "3.0", "leaf-3.0-py3-none-any.whl", "f" * 64, 1)
+
+    def bring(*_: object) -> None:
+        tinywheels.make_wheel(tmp_path / "fetched", "leaf", "3.0", {"leaf.py": ""})
+
+    monkeypatch.setattr(fetch, "_run", bring)
+    blobs = fetch.Blobs(tmp_path / "state")
+    with pytest.raises(RackwellError) as caught:
+        fetch.fetch([wheel], "3.11", blobs, tmp_path, lambda _message: None)
+    assert caught.value.problems[0].code == "hash-mismatch"
+    assert blobs.missing([wheel.sha256]) == {wheel.sha256}
