@@ -4,12 +4,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
+# until `main` takes it: nothing has begun yet that could be left half-way
+signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from rwlab.cli import main
+from rwlab.cli import main  # noqa: E402 - it takes long enough to be interrupted
 
 if __name__ == "__main__":
     sys.exit(main())

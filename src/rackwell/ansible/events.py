@@ -234,7 +234,21 @@ def _problems(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> tup
         )
     if any(isinstance(item, dict) and "rackwell_error" in item for item in res.get("results") or []):
         return (), False  # each item has told its own
+    said = any(str(res.get(key) or "").strip() for key in ("module_stdout", "module_stderr"))
+    if "result deserialization failed" in str(res.get("msg")) and not said:
+        return (_cut_off(host, data, res),), False
     return (Problem("task-failed", f"'{_label(data)}' failed", host, _reason(res)),), False
+
+
+def _cut_off(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> Problem:
+    """A module of which nothing was heard: not so much as an error."""
+    return Problem(
+        "cut-off",
+        f"'{_label(data)}' ended without a result",
+        host,
+        f"the connection was lost, or the process was killed there (status {res.get('rc')}); it may go on and end well",
+        "see that the machine is up and has memory left, then run again: it goes on from what is there",
+    )
 
 
 def _placed(problem: Problem, host: str) -> Problem:

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is rackwell's: 0 done, 1 failed, 2 usage, 130 interrupted."""
     arguments = _parser().parse_args(argv)
     # ended by `timeout`, a service manager or a closed terminal is as by Ctrl-C: the state is safe, and said so
+    signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _interrupt)

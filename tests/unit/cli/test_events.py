@@ -140,6 +140,18 @@ def test_a_foreign_module_is_told_with_its_task_and_what_it_said() -> None:
     assert "no space left" in problem.why
 
 
+@pytest.mark.parametrize(("stderr", "code"), [("", "cut-off"), ("Traceback", "task-failed")])
+def test_a_module_of_which_nothing_came_back(stderr: str, code: str) -> None:
+    res = {
+        "msg": "Task failed: Module result deserialization failed: No start of json char found",
+        "rc": -9,
+        "module_stdout": "",
+        "module_stderr": stderr,
+    }
+    (problem,) = Play().task("failed", res).end(2, failures={"c1": 1}).problems
+    assert (problem.code, problem.where) == (code, "c1")
+
+
 def test_a_rescued_failure_is_tolerated() -> None:
     result = Play().task("failed", {"rackwell_error": ERROR}).end(0, ok={"c1": 1}, rescued={"c1": 1})
     assert result.exit_code == ExitCode.DONE
