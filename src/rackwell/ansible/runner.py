@@ -8,6 +8,7 @@ import dataclasses
 import datetime as dt
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
@@ -170,10 +171,10 @@ def play(
             cancel_callback=lambda: interrupts.must_kill,
             private_data_dir=str(run.path),
             ident=name.rpartition("/")[2],
-            playbook=name if "/" in name else f"rackwell.gpu.{name}",
             inventory=str(site / "hosts.yml"),
             limit=",".join(limit),
-            cmdline=" ".join(flag for flag, on in (("--check", check), ("--diff", diff)) if on) or None,
+            binary=sys.executable,
+            cmdline=shlex.join(_command(name if "/" in name else f"rackwell.gpu.{name}", check, diff)),
             extravars=dict(extra or {}),
             envvars={
                 **_environment(site, retries, connect_timeout),
@@ -201,6 +202,12 @@ def play(
     collector.finish(rc)
     result.seconds = time.monotonic() - started
     return result
+
+
+def _command(playbook: str, check: bool, diff: bool) -> list[str]:
+    flags = [flag for flag, on in (("--check", check), ("--diff", diff)) if on]
+    # -P: the directory of the run is no place for modules
+    return ["-P", "-m", "rackwell.ansible.tether", str(os.getpid()), *flags, playbook]
 
 
 def _run(**arguments: Any) -> int:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -139,3 +142,29 @@ def test_the_ssh_connections_of_a_play_are_asked_to_end() -> None:
         listening.listen()
         threading.Thread(target=answer, args=[listening], daemon=True).start()
     assert asked == ["ssh"]
+
+
+def test_a_killed_controller_leaves_no_play_behind(site: Path) -> None:
+    fifo = site / "fifo"
+    os.mkfifo(fifo)
+    # the task says its process id, then waits for what never comes
+    name = playbook(site, f"    - ansible.builtin.shell: echo $$ > {fifo}; exec sleep 1000\n")
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(site), name], stdout=subprocess.PIPE) as process:
+        task = int(fifo.read_text())  # waits until the task is there
+        play = next(pid for pid in ancestors(task) if parent(pid) == process.pid)
+        ended = os.pidfd_open(play)
+        process.kill()
+    assert select.select([ended], [], [], 60)[0], "ansible-playbook goes on without its controller"
+    os.close(ended)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(task, signal.SIGKILL)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        yield pid
+        pid = parent(pid)
