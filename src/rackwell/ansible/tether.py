@@ -3,8 +3,8 @@
 
     python -m rackwell.ansible.tether PARENT-PID ARGUMENT...
 
-ansible-runner starts its child with SIGHUP ignored, so after the controller was killed a play would go on for as long as
-its step takes, unseen and with its container's lock free. The kernel sends the child the signal of a Ctrl-C instead.
+ansible-runner starts its child with SIGHUP ignored. So, after the controller was killed, a play would go on for as long
+as its step takes, unseen and with its container's lock free. The kernel sends it the signal of a Ctrl-C instead.
 """
 
 from __future__ import annotations
