@@ -154,10 +154,12 @@ def test_a_killed_controller_leaves_no_play_behind(site: Path) -> None:
         play = next(pid for pid in ancestors(task) if parent(pid) == process.pid)
         ended = os.pidfd_open(play)
         process.kill()
-    assert select.select([ended], [], [], 60)[0], "ansible-playbook goes on without its controller"
-    os.close(ended)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(task, signal.SIGKILL)
+    try:
+        assert select.select([ended], [], [], 60)[0], "ansible-playbook goes on without its controller"
+    finally:
+        os.close(ended)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(task, signal.SIGKILL)
 
 
 def parent(pid: int) -> int:
