@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,9 +208,6 @@ class TestInterrupt:
         assert again.result["changed"] == 0
 
     def test_a_second_run_at_the_same_time_is_told_who_holds_the_container(self, site: Path, container: str) -> None:
-        import subprocess
-        import sys
-
         command = [
             sys.executable,
             "-c",
