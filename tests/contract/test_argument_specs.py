@@ -22,6 +22,8 @@ def ansible_type(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return ansible_type(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return ansible_type(type(typing.get_args(annotation)[0]))
     if origin in {typing.Union, types.UnionType}:
         arms = [arm for arm in typing.get_args(annotation) if arm is not type(None)]
         return ansible_type(arms[0]) if len(arms) == 1 else "raw"
@@ -32,6 +34,10 @@ def ansible_type(annotation: Any) -> str:
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return "dict"
     return {str: "str", int: "int", float: "float", bool: "bool"}[annotation]
+
+
+def choices(annotation: Any) -> list[Any] | None:
+    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else None
 
 
 def element_type(annotation: Any) -> str | None:
@@ -60,6 +66,7 @@ def test_same_types_and_defaults(role: str) -> None:
         # pydantic takes the outer Annotated apart
         assert told.get("type", "str") == ansible_type(field.annotation), name
         assert told.get("elements") == element_type(field.annotation), name
+        assert told.get("choices") == choices(field.annotation), name
         assert told.get("required", False) == field.is_required(), name
         default = None if field.is_required() else field.default
         assert told.get("default") == default, name

@@ -36,6 +36,7 @@ class PveHost(RoleVariables):
     pve_host_gpus: Positive = 8
     pve_host_modules: list[Text] = ["nvidia", "nvidia_uvm", "nvidia_modeset"]
     pve_host_disable_hmm: bool = True
+    pve_host_nodes_unit: bool = True
 
 
 def _mount_path(value: str) -> str:
@@ -116,17 +117,34 @@ class NvidiaUserspace(RoleVariables):
     nvidia_userspace_sha256: Sha256
 
 
+LinkClass = Literal["nvlink", "same-switch", "same-root-complex", "cross-socket", "unknown"]
+
+
+class Floor(pydantic.BaseModel):
+    """What a link class must reach at least: GB/s (1e9 bytes) one way, and microseconds of a remote read at most."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    gb_per_s: Annotated[Real, pydantic.Field(gt=0)] | None = None
+    latency_us: Annotated[Real, pydantic.Field(gt=0)] | None = None
+
+
 class GpuProbe(RoleVariables):
-    """Role gpu_probe: the CUDA and P2P checks."""
+    """Role gpu_probe: the validation of the GPUs, and the boot gate."""
 
     gpu_probe_build: Text = "probe"
     gpu_probe_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ gpu_probe_build }}"
     gpu_probe_user: UnixUser = "rackwell"
     gpu_probe_gpus: Positive = 8
-    gpu_probe_timeout: Positive = 300
-    gpu_probe_p2p: bool = True
-    gpu_probe_p2p_size: Positive = 64
-    gpu_probe_p2p_min_bandwidth: Annotated[Real, pydantic.Field(ge=0)] = 0
+    gpu_probe_timeout: Positive = 600
+    gpu_probe_mode: Literal["quick", "full"] = "full"
+    gpu_probe_size: Positive = 256
+    gpu_probe_floors: dict[LinkClass, Floor] = {}
+    gpu_probe_environment: dict[Text, str | Whole] = {}
+    gpu_probe_nccl_library: Absolute | None = None
+    gpu_probe_gate: bool = True
+    gpu_probe_gate_hold_on: Literal["fail", "degraded"] = "fail"
+    gpu_probe_baseline_file: Text = "{{ inventory_dir }}/.rackwell/baselines/{{ inventory_hostname }}.json"
 
 
 class Release(RoleVariables):
@@ -153,6 +171,7 @@ class InferenceServer(RoleVariables):
     inference_server_profile_file: Text = "{{ inventory_dir }}/profiles/{{ inference_server_profile }}.yml"
     inference_server_user: UnixUser = "rackwell"
     inference_server_release_root: Absolute = "/opt/rackwell"
+    inference_server_gate: bool = True
 
 
 class BenchClient(RoleVariables):
