@@ -6,7 +6,11 @@ from __future__ import annotations
 import ctypes
 import os
 import secrets
+import struct
 
+WORD = 8
+ALL_ONES = (1 << 64) - 1
+_STEP = 0x9E3779B97F4A7C15
 _MARK = bytes([0, *[255] * 255])  # 0 stays 0, everything else becomes 255
 
 
@@ -69,3 +73,26 @@ def compare(expected: bytes, found: bytes | bytearray, poison: int | None = None
     elif all_hold(0):
         kind = ", all of them zero"
     raise WrongDataError(f"{count} of {size} bytes are wrong, the first at offset {first}{kind}")
+
+
+def fresh() -> int:
+    """A random 64-bit number, for a seed or a poison: nothing that is left from before can pass for what it gives."""
+    return secrets.randbits(64)
+
+
+def word(seed: int, index: int) -> int:
+    """The pattern's 64-bit word at ``index``: the finaliser of splitmix64 over a counter."""
+    z = (seed + index * _STEP) & ALL_ONES
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & ALL_ONES
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & ALL_ONES
+    return z ^ (z >> 31)
+
+
+def pattern(seed: int, words: int, start: int = 0) -> bytes:
+    """That many words of the pattern from word ``start`` on, as they lie in memory."""
+    return struct.pack(f"<{words}Q", *[word(seed, index) for index in range(start, start + words)])
+
+
+def further(seed: int, size: int) -> int:
+    """The seed of the pattern's rest behind its first ``size`` bytes: a part of a pattern is a pattern."""
+    return (seed + size // WORD * _STEP) & ALL_ONES

@@ -7,8 +7,11 @@ also have the same signature in every release of the bindings, which ``cuCtxCrea
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import struct
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 #: code of an error that is not the driver's own: the library or a function in it is missing
@@ -17,6 +20,14 @@ NO_FUNCTION = -2
 UNKNOWN_CODE = -3
 
 PEER_ACCESS_ALREADY_ENABLED = 704
+NOT_READY = 600
+
+#: after one of these the context is lost: whatever is called in it from then on fails with the same code
+CONTEXT_LOST = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
+
+_PORTABLE, _MAPPED = 1, 2
+#: the default stream of the current context
+DEFAULT_STREAM = 0
 
 
 class DriverError(Exception):
@@ -43,6 +54,18 @@ def load() -> Driver:
         ) from None
 
 
+class HostMemory:
+    """Pinned memory of the host: ``address`` for the host, ``device`` for the GPUs, ``size`` bytes."""
+
+    def __init__(self, address: int, device: int, size: int) -> None:
+        self.address, self.device, self.size = address, device, size
+        self._flag = ctypes.c_uint32.from_address(address)
+
+    def set(self, value: int) -> None:
+        """Write the first 32 bits, which a kernel may be waiting for."""
+        self._flag.value = value
+
+
 class Driver:
     """One method a call. ``api`` is the module ``cuda.bindings.driver`` or what stands in for it in a test.
 
@@ -65,7 +88,9 @@ class Driver:
             raise DriverError(label, missing, name, str(error)) from None
         if int(status) != 0:
             raise DriverError(self._name_of(status), int(status), name)
-        return values[0] if len(values) == 1 else None
+        if len(values) > 1:
+            return tuple(values)
+        return values[0] if values else None
 
     def _name_of(self, status: Any) -> str:
         known = getattr(status, "name", None)
@@ -101,13 +126,21 @@ class Driver:
     def memory_total(self, device: Any) -> int:
         return int(self._call("cuDeviceTotalMem", device))
 
+    def memory(self) -> tuple[int, int]:
+        """Free and all memory of the current context's GPU, bytes."""
+        free, total = self._call("cuMemGetInfo")
+        return int(free), int(total)
+
+    def multiprocessors(self, device: Any) -> int:
+        return int(self._attribute("MULTIPROCESSOR_COUNT", device))
+
+    def _attribute(self, name: str, device: Any) -> Any:
+        attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return self._call("cuDeviceGetAttribute", attribute, device)
+
     def compute_capability(self, device: Any) -> str:
-        attribute = self._api.CUdevice_attribute
-        parts = (
-            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-            attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-        )
-        return ".".join(str(int(self._call("cuDeviceGetAttribute", part, device))) for part in parts)
+        parts = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
+        return ".".join(str(int(self._attribute(part, device))) for part in parts)
 
     def retain(self, device: Any) -> Any:
         """The device's primary context, made current for this thread."""
@@ -143,6 +176,37 @@ class Driver:
         """Set every byte, and wait until it is done."""
         self._call("cuMemsetD8", address, value, size)
         self.synchronize()
+
+    def words(self, address: int, count: int) -> tuple[int, ...]:
+        """That many 64-bit words of device memory."""
+        buffer = bytearray(8 * count)
+        self.read(address, buffer)
+        return struct.unpack(f"<{count}Q", buffer)
+
+    def allocate_host(self, size: int) -> HostMemory:
+        """Pinned host memory that every GPU can reach."""
+        address = int(self._call("cuMemHostAlloc", size, _PORTABLE | _MAPPED))
+        return HostMemory(address, int(self._call("cuMemHostGetDevicePointer", address, 0)), size)
+
+    def free_host(self, memory: HostMemory) -> None:
+        self._call("cuMemFreeHost", memory.address)
+
+    def module(self, source: bytes) -> Any:
+        """Load PTX into the current context; the driver compiles it for the GPU."""
+        return self._call("cuModuleLoadData", source + b"\0")
+
+    def unload(self, module: Any) -> None:
+        self._call("cuModuleUnload", module)
+
+    def function(self, module: Any, name: str) -> Any:
+        return self._call("cuModuleGetFunction", module, name.encode())
+
+    def launch(
+        self, function: Any, blocks: int, threads: int, arguments: Sequence[int], stream: Any = DEFAULT_STREAM
+    ) -> None:
+        """Start a kernel all of whose parameters are 64-bit integers."""
+        parameters = (tuple(arguments), (ctypes.c_uint64,) * len(arguments))
+        self._call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, 0)
 
     def can_access_peer(self, device: Any, peer: Any) -> bool:
         return bool(self._call("cuDeviceCanAccessPeer", device, peer))
@@ -180,6 +244,16 @@ class Driver:
     def wait(self, stream: Any) -> None:
         self._call("cuStreamSynchronize", stream)
 
+    def busy(self, stream: Any) -> bool:
+        """Whether something in the stream is still to be done."""
+        try:
+            self._call("cuStreamQuery", stream)
+        except DriverError as error:
+            if error.code != NOT_READY:
+                raise
+            return True
+        return False
+
     def destroy_stream(self, stream: Any) -> None:
         self._call("cuStreamDestroy", stream)
 
@@ -196,6 +270,10 @@ class Driver:
 
     def destroy_event(self, event: Any) -> None:
         self._call("cuEventDestroy", event)
+
+    def copy(self, target: int, source: int, size: int, stream: Any) -> None:
+        """Start a copy; the addresses tell where it is from and to, the stream which GPU's engine does it."""
+        self._call("cuMemcpyAsync", target, source, size, stream)
 
     def copy_peer(
         self, target: int, target_context: Any, source: int, source_context: Any, size: int, stream: Any
