@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build file and the metadata of a patch, typed."""
+"""The build file, typed."""
 
 from __future__ import annotations
 
@@ -56,31 +56,61 @@ def _beside(value: str) -> str:
     return value
 
 
+def _reason(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must say why the risk is taken")
+    return value.strip()
+
+
 BesideText = Annotated[str, pydantic.Field(min_length=1), pydantic.AfterValidator(_beside)]
 
 
-class _Strict(Declared):
+class Strict(Declared):
+    """Base of the build's models: nothing is converted, an unknown key is an error."""
+
     model_config = pydantic.ConfigDict(strict=True)
 
 
-class Source(_Strict):
+class Source(Strict):
     """One project that is taken as a released wheel, and may be patched."""
 
     version: VersionText
     sha256: Sha256 | None = None
 
 
-class OwnWheel(_Strict):
+class OwnWheel(Strict):
     """A wheel of the operator's; `path` is relative to the build file."""
 
     path: str
     sha256: Sha256 | None = None
 
 
-class _BuildFile(_Strict):
+class PatchUse(Strict):
+    """A patch that a build asks for; `accept_risk` is why a harmful one is wanted all the same."""
+
+    name: Annotated[str, pydantic.Field(min_length=1)]
+    accept_risk: Annotated[str, pydantic.AfterValidator(_reason)] | None = None
+
+
+def _patch_use(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, dict):
+        raise ValueError("must be a patch's name, or a mapping with `name` and `accept_risk`")
+    return value
+
+
+PatchItem = Annotated[
+    PatchUse,
+    pydantic.BeforeValidator(_patch_use),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, PatchUse.model_json_schema()]}),
+]
+
+
+class _BuildFile(Strict):
     python: PythonVersion
     sources: dict[ProjectName, Source] = pydantic.Field(default_factory=dict)
-    patches: list[str] = pydantic.Field(default_factory=list)
+    patches: list[PatchItem] = pydantic.Field(default_factory=list)
     wheels: list[OwnWheel] = pydantic.Field(default_factory=list)
     dependencies: Literal["full", "declared"] = "full"
     requirements: list[RequirementText] = pydantic.Field(default_factory=list)
@@ -118,24 +148,6 @@ class BuildSpec(_BuildFile):
         return self._document.where(pointer)
 
 
-class PatchMeta(_Strict):
-    """``patch.yml`` of a catalogue entry."""
-
-    name: str
-    project: ProjectName
-    summary: str
-    why: str = ""
-    applies_to: Annotated[dict[VersionText, BesideText], pydantic.Field(min_length=1)]
-    """Version of the project -> file name of the diff beside ``patch.yml``."""
-    upstream_since: VersionText | None = None
-    needs_flags: dict[str, str | bool | int] = pydantic.Field(default_factory=dict)
-    """Server flags (long names without dashes) without which the patch has no effect."""
-    touches_code_path: bool = True
-    evidence: str | list[str] = ""
-    risk: str = ""
-    status: Literal["recommended", "neutral", "harmful"] = "neutral"
-
-
 def load_build(path: Path) -> BuildSpec:
     """Read and check a build file.
 
@@ -160,12 +172,6 @@ def load_build(path: Path) -> BuildSpec:
     return spec
 
 
-def load_patch(path: Path) -> tuple[PatchMeta, Document]:
-    """Read a ``patch.yml``. Raises RackwellError as `load_build` does."""
-    document = load(path)
-    return validate(PatchMeta, document, "patch"), document
-
-
 def _refuse_twice(spec: BuildSpec) -> None:
     problems: list[Problem] = []
     seen: dict[str, Pointer] = {name: ("sources", name) for name in spec.sources}
@@ -174,11 +180,11 @@ def _refuse_twice(spec: BuildSpec) -> None:
         if name in seen:
             problems.append(_twice(spec, name, ("requirements", index), seen[name]))
         seen.setdefault(name, ("requirements", index))
-    patches: dict[Any, int] = {}
-    for index, text in enumerate(spec.patches):
-        if text in patches:
-            problems.append(_twice(spec, text, ("patches", index), ("patches", patches[text])))
-        patches.setdefault(text, index)
+    patches: dict[str, int] = {}
+    for index, use in enumerate(spec.patches):
+        if use.name in patches:
+            problems.append(_twice(spec, use.name, ("patches", index), ("patches", patches[use.name])))
+        patches.setdefault(use.name, index)
     if problems:
         raise RackwellError(problems, ExitCode.INVALID)
 

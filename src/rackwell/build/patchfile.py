@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 _HUNK = re.compile(rb"^@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+#: as many lines of context at each end as patch(1) ignores when it is not told otherwise
+_MOST_FUZZ = 2
 #: what may follow a hunk though it begins as one of its lines: the next file, and the signature of a mail
 _ENDS_DIFF = re.compile(rb"--- |-- ?\r?$")
 _UNSUPPORTED = (
@@ -37,15 +39,19 @@ class PatchError(Exception):
         file: path in the tree, or empty.
         hunk: number of the hunk in its file, from 1, or 0.
         present: the change is in the file already.
+        fuzz: how many lines of context a lenient tool would have to ignore to apply the hunk; 0: that would not help.
     """
 
-    def __init__(self, reason: str, line: int, file: str = "", hunk: int = 0, *, present: bool = False) -> None:
+    def __init__(
+        self, reason: str, line: int, file: str = "", hunk: int = 0, *, present: bool = False, fuzz: int = 0
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.line = line
         self.file = file
         self.hunk = hunk
         self.present = present
+        self.fuzz = fuzz
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +133,8 @@ def apply(content: bytes | None, patch: FilePatch) -> bytes | None:
         places.append(place)
         floor = place + len(hunk.old)
     if failures:
-        first = next((error for error in failures if not error.present), failures[0])
+        # what no leniency would mend says most, then what fuzz would
+        first = min(failures, key=lambda error: (error.present, error.fuzz > 0))
         first.present = len(failures) == len(patch.hunks) and all(error.present for error in failures)
         raise first
     for hunk, place in reversed(list(zip(patch.hunks, places, strict=True))):
@@ -236,7 +243,11 @@ def _locate(lines: list[bytes], hunk: Hunk, path: str, floor: int) -> int:
         raise PatchError(reason, hunk.line, path, hunk.number)
     if hunk.new and len(_places(lines, hunk.new)) == 1:
         raise PatchError("the change is in the file already", hunk.line, path, hunk.number, present=True)
-    raise PatchError(_difference(lines, hunk, stated), hunk.line, path, hunk.number)
+    reason = _difference(lines, hunk, stated)
+    line, fuzz = _fuzzy(lines, hunk)
+    if fuzz:
+        reason += f"; it would fit at line {line} if {fuzz} line{'s' if fuzz > 1 else ''} of context were ignored"
+    raise PatchError(reason, hunk.line, path, hunk.number, fuzz=fuzz)
 
 
 def _stands(lines: list[bytes], block: Sequence[bytes], at: int) -> bool:
@@ -245,6 +256,27 @@ def _stands(lines: list[bytes], block: Sequence[bytes], at: int) -> bool:
 
 def _places(lines: list[bytes], block: Sequence[bytes]) -> list[int]:
     return [at for at, line in enumerate(lines) if line == block[0] and _stands(lines, block, at)]
+
+
+def _fuzzy(lines: list[bytes], hunk: Hunk) -> tuple[int, int]:
+    """Where (line from 1) and with how much fuzz a lenient tool would apply `hunk`; fuzz 0 when it would not."""
+    ahead = _common(hunk.old, hunk.new)
+    behind = _common(hunk.old[::-1], hunk.new[::-1])
+    for fuzz in range(1, _MOST_FUZZ + 1):
+        start, end = min(fuzz, ahead), len(hunk.old) - min(fuzz, behind)
+        for block, drop in ((hunk.old[start:end], start), (hunk.old[start:], start), (hunk.old[:end], 0)):
+            if block and (places := _places(lines, block)):
+                nearest = min(places, key=lambda place: abs(place - drop - hunk.old_start + 1))
+                return nearest - drop + 1, fuzz
+    return 0, 0
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """How many lines the two begin with in common."""
+    count = 0
+    while count < min(len(one), len(other)) and one[count] == other[count]:
+        count += 1
+    return count
 
 
 def _difference(lines: list[bytes], hunk: Hunk, stated: int) -> str:

@@ -84,7 +84,8 @@ def make_release(
     patches = series.find_patches(spec, catalog)
     for patch in patches:
         if patch.meta.status == "harmful":
-            progress(f"WARNING: patch {patch.name} is known to be harmful: {patch.meta.risk or patch.meta.summary}")
+            progress(f"WARNING: harmful patch {patch.name}: {patch.meta.risk.strip()}")
+            progress(f"WARNING: its risk is accepted in {patch.where}: {patch.accept_risk}")
     with telling_file_errors(state), scratch(state) as folder:
         lock = _lock(spec, _lock_path(spec, state, catalog, suffix), version, relock, progress)
         _check_sources(spec, lock)
@@ -295,9 +296,10 @@ def _manifest(
                 "file": patch.diff.name,
                 "sha256": patch.sha256,
                 "files": [file.path for file in patch.files],
-                "needs_flags": patch.meta.needs_flags,
+                "needs_flags": patch.meta.flags_for(patch.version),
                 "status": patch.meta.status,
-                "touches_code_path": patch.meta.touches_code_path,
+                "touches_code_path": patch.meta.touches_at(patch.version),
+                **({} if patch.accept_risk is None else {"accept_risk": patch.accept_risk}),
             }
             for patch in patches
         ],

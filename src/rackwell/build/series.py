@@ -5,27 +5,35 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from packaging.version import Version
-
 from rackwell.build import patchfile
-from rackwell.build.model import BuildSpec, PatchMeta, load_patch
+from rackwell.build.catalogue.meta import FlagValue, PatchMeta, load_patch
+from rackwell.build.catalogue.ranges import VersionRange
+from rackwell.build.model import BuildSpec, PatchUse
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.site.files import is_file
 
 
 @dataclasses.dataclass(frozen=True)
 class PatchRequirement:
-    """What a patch of a build asks of the profile, and how it is judged."""
+    """What a patch of a build asks of the profile, and how it is judged.
+
+    Attributes:
+        needs_flags: flag -> the value it needs, or a list of which any will do.
+        hindering_flags: flag -> the value with which the patch has no effect.
+        accept_risk: why the build takes a harmful patch all the same.
+    """
 
     name: str
     project: str
-    needs_flags: dict[str, str | bool | int]
+    needs_flags: dict[str, FlagValue | list[FlagValue]]
     status: str
     touches_code_path: bool
     where: str
+    hindering_flags: dict[str, FlagValue] = dataclasses.field(default_factory=dict)
+    accept_risk: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +45,8 @@ class Patch:
         where: ``file:line`` of the build that asks for it.
         diff: the diff's file.
         sha256: of the diff's bytes.
+        version: of the project, as the build pins it.
+        accept_risk: why the build takes a harmful patch all the same.
     """
 
     name: str
@@ -45,22 +55,25 @@ class Patch:
     diff: Path
     sha256: str
     files: tuple[patchfile.FilePatch, ...]
+    version: str
+    accept_risk: str | None = None
 
 
 def find_patches(spec: BuildSpec, catalog: Path) -> list[Patch]:
     """The patches of `spec` in order.
 
     Raises:
-        RackwellError: one problem for each patch that is unknown, not for this version, upstream already or
-            unreadable (exit 2).
+        RackwellError: one problem for each patch that is unknown, not for this version, upstream already, unreadable,
+            harmful without a reason, or without another that it needs (exit 2).
     """
     found: list[Patch] = []
     problems: list[Problem] = []
-    for index, name in enumerate(spec.patches):
+    for index, use in enumerate(spec.patches):
         try:
-            found.append(_find(spec, name, spec.where("patches", index), catalog))
+            found.append(_find(spec, use, spec.where("patches", index), catalog))
         except RackwellError as error:
             problems += error.problems
+    problems += [problem for patch in found for problem in _companions(spec, patch, catalog)]
     if problems:
         raise RackwellError(problems, ExitCode.INVALID)
     return found
@@ -72,10 +85,12 @@ def patch_requirements(spec: BuildSpec, catalog: Path) -> list[PatchRequirement]
         PatchRequirement(
             patch.name,
             patch.meta.project,
-            dict(patch.meta.needs_flags),
+            patch.meta.flags_for(patch.version),
             patch.meta.status,
-            patch.meta.touches_code_path,
+            patch.meta.touches_at(patch.version),
             patch.where,
+            dict(patch.meta.hindering_flags),
+            patch.accept_risk,
         )
         for patch in find_patches(spec, catalog)
     ]
@@ -124,7 +139,8 @@ def apply_series(patches: list[Patch], version: str, read: Callable[[str], bytes
     return {path: content for path, content in tree.items() if content != read(path)}
 
 
-def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
+def _find(spec: BuildSpec, use: PatchUse, where: str, catalog: Path) -> Patch:
+    name = use.name
     own = name.startswith((".", "/"))
     folder = (spec.path.parent / name) if own else catalog / "patches" / name
     outside = not own and ".." in Path(name).parts
@@ -146,7 +162,7 @@ def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
             f"add {meta.project} to `sources`, or remove the patch",
         )
     version = spec.sources[meta.project].version
-    if meta.upstream_since is not None and Version(version) >= Version(meta.upstream_since):
+    if meta.is_upstream(version):
         raise _invalid(
             "patch-upstream-already",
             f"patch {name} is in {meta.project} {version} already",
@@ -154,21 +170,23 @@ def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
             f"upstream has it since {meta.upstream_since}",
             "remove it from the build",
         )
-    if version not in meta.applies_to:
+    file = meta.diff_for(version)
+    if file is None:
         raise _invalid(
             "patch-not-for-version",
             f"patch {name} does not say that it applies to {meta.project} {version}",
             where,
-            f"it applies to {', '.join(sorted(meta.applies_to, key=Version))}",
+            f"it applies to {', '.join(sorted(meta.applies_to, key=lambda text: VersionRange.parse(text).low))}",
             f"pin one of these versions, or add a diff for {version} to {document.where(('applies_to',))}",
         )
-    diff = folder / meta.applies_to[version]
+    _judge_risk(use, meta, where)
+    diff = folder / file
     try:
         data = diff.read_bytes()
         files = tuple(patchfile.parse(data))
     except OSError as error:
         reason = error.strerror or str(error)
-        fix = f"put the diff there, or correct {document.where(('applies_to', version))}"
+        fix = f"put the diff there, or correct {document.where(('applies_to',))}"
         raise _invalid(
             "patch-unreadable", f"the diff of patch {name} cannot be read", str(diff), reason, fix
         ) from error
@@ -177,7 +195,58 @@ def _find(spec: BuildSpec, name: str, where: str, catalog: Path) -> Patch:
         raise _invalid(
             "patch-malformed", f"the diff of patch {name} is malformed", f"{diff}:{error.line}", why, "make it anew"
         ) from error
-    return Patch(name, meta, where, diff, hashlib.sha256(data).hexdigest(), files)
+    digest = hashlib.sha256(data).hexdigest()
+    return Patch(name, meta, where, diff, digest, files, version, use.accept_risk)
+
+
+def _judge_risk(use: PatchUse, meta: PatchMeta, where: str) -> None:
+    """A harmful patch needs a reason, and no other may have one: it would be read as a warning."""
+    if meta.status == "harmful" and use.accept_risk is None:
+        measured = "".join(f" Measured: {item.setup}: {item.result}." for item in meta.measured)
+        raise _invalid(
+            "patch-harmful",
+            f"patch {use.name} is known to be harmful",
+            where,
+            f"{meta.risk.strip()}{measured}",
+            f'take it out of the build, or write `{{name: {use.name}, accept_risk: "why it is wanted"}}`',
+        )
+    if meta.status != "harmful" and use.accept_risk is not None:
+        raise _invalid(
+            "patch-not-harmful",
+            f"patch {use.name} needs no accept_risk",
+            where,
+            f"its status is {meta.status}",
+            f"write only `{use.name}`",
+        )
+
+
+def _companions(spec: BuildSpec, patch: Patch, catalog: Path) -> Iterator[Problem]:
+    """Patches that `patch` needs, and that neither the build nor the pinned version of their project has."""
+    named = {use.name for use in spec.patches}
+    for name in patch.meta.needs_patches:
+        if name in named:
+            continue
+        try:
+            needed, _ = load_patch(catalog / "patches" / name / "patch.yml")
+        except RackwellError as error:
+            yield from error.problems
+            continue
+        source = spec.sources.get(needed.project)
+        if source is not None and needed.is_upstream(source.version):
+            continue
+        since = f", which is upstream since {needed.upstream_since}" if needed.upstream_since else ""
+        pinned = (
+            f"the build pins {needed.project} {source.version} and does not ask for it"
+            if source is not None
+            else f"the build does not pin {needed.project} under `sources`, so rackwell cannot tell what it has"
+        )
+        yield Problem(
+            "patch-needs-patch",
+            f"patch {patch.name} does not work without {name}",
+            patch.where,
+            f"it needs {name}{since}; {pinned}",
+            f"add {name} to `patches`" if source is not None else f"add {needed.project} to `sources`",
+        )
 
 
 def _refusals(patch: Patch, version: str, failures: list[patchfile.PatchError]) -> list[Problem]:
@@ -195,8 +264,8 @@ def _refusals(patch: Patch, version: str, failures: list[patchfile.PatchError]) 
         ]
     return [
         Problem(
-            "patch-does-not-apply",
-            f"patch {patch.name} does not apply to {target}",
+            "patch-needs-fuzz" if failure.fuzz else "patch-does-not-apply",
+            f"patch {patch.name} " + ("applies only with fuzz to " if failure.fuzz else "does not apply to ") + target,
             f"{patch.diff}:{failure.line}",
             (f"{failure.file}, hunk {failure.hunk}: " if failure.hunk else f"{failure.file}: ") + failure.reason,
             f"make the diff anew from the files of {target}, or remove the patch from {patch.where}",

@@ -10,6 +10,9 @@ from buildsite import Site
 
 import rackwell
 from rackwell.build import load_build, patch_requirements
+from rackwell.build import series as series_module
+from rackwell.build.catalogue.meta import load_patch
+from rackwell.build.catalogue.ranges import VersionRange
 from rackwell.build.patchfile import parse
 from rackwell.build.series import apply_series, find_patches
 from rackwell.errors import ExitCode, Problem, RackwellError
@@ -129,12 +132,20 @@ def series(site: Site, text: str) -> list[Problem]:
 
 
 def test_a_patch_that_does_not_apply_is_named_with_file_hunk_and_reason(site: Site) -> None:
-    (found,) = series(site, tinywheels.PATCH.replace(" line 20", " line twenty"))
+    (found,) = series(site, tinywheels.PATCH.replace("-line 21", "-line XXI"))
     assert found.code == "patch-does-not-apply"
     assert found.what == "patch sglang/example does not apply to sglang 0.5.9"
     assert found.where.endswith("0.5.9.patch:3")
     assert found.why.startswith("sglang/runner.py, hunk 1: ")
+    assert found.why.endswith("line 21 is 'line 21', the patch expects 'line XXI'")
+
+
+def test_a_patch_that_applies_only_with_fuzz_is_refused_as_such(site: Site) -> None:
+    (found,) = series(site, tinywheels.PATCH.replace(" line 20", " line twenty"))
+    assert found.code == "patch-needs-fuzz"
+    assert found.what == "patch sglang/example applies only with fuzz to sglang 0.5.9"
     assert "line 20 is 'line 20', the patch expects 'line twenty'" in found.why
+    assert found.why.endswith("it would fit at line 19 if 2 lines of context were ignored")
 
 
 def test_a_patch_that_is_there_already_is_refused(site: Site) -> None:
@@ -183,11 +194,18 @@ def test_every_shipped_patch_is_well_formed(entry: Path, site: Site) -> None:
     name = "/".join(entry.parent.parts[-2:])
     project = entry.parent.parts[-2]
     listed = {path.name for path in entry.parent.glob("*.patch")}
+    meta, _ = load_patch(entry)
+    accept = ', accept_risk: "a test"' if meta.status == "harmful" else ""
     used = set()
-    for version in sorted(listed):
-        pin = f"{{{project}: {{version: {version.removesuffix('.patch')}}}}}"
-        text = f'python: "3.11"\nsources: {pin}\npatches: [{name}]\n'
-        (patch,) = find_patches(load_build(site.write(text)), CATALOG)
+    for text in meta.applies_to:
+        # a patch that needs others is not alone in a build; that is another test's matter
+        spec = load_build(
+            site.write(
+                f'python: "3.11"\nsources: {{{project}: {{version: {VersionRange.parse(text).low}}}}}\n'
+                f"patches: [{{name: {name}{accept}}}]\n"
+            )
+        )
+        patch = series_module._find(spec, spec.patches[0], "lab.yml:3", CATALOG)
         assert patch.meta.name == name
         assert parse(patch.diff.read_bytes())
         assert patch.meta.evidence, "a shipped patch says what is known about it"
