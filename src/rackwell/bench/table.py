@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rackwell.bench.report.figures import share
-from rackwell.bench.report.scales import UNKNOWN, number
+from rackwell.page.scales import UNKNOWN, number
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -3,21 +3,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-from datetime import datetime
-from importlib import resources
 from typing import Any
 
-import jinja2
-from markupsafe import Markup, escape
-
-import rackwell
-from rackwell.bench.report import figures, scales
+from rackwell import page
+from rackwell.bench.report import figures
 from rackwell.bench.report.figures import Figure, matching
-from rackwell.bench.report.scales import milliseconds, number, ratio
 from rackwell.bench.result import BenchPoint, BenchResult
+from rackwell.page import scales
+from rackwell.page.scales import milliseconds, number, ratio
 
 __all__ = ["render"]
 
@@ -28,54 +21,8 @@ def render(result: BenchResult, previous: BenchResult | None = None) -> str:
     Args:
         result: the run. previous: an earlier run of the same load to hold it against, usually of another release.
     """
-    style, script = (_read(name) for name in ("page.css", "page.js"))
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_read),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update(number=number, ms=milliseconds, streams=scales.count, sentence=_sentence)
-    return environment.get_template("page.html.j2").render(
-        style=style,
-        script=script,
-        policy=_policy(style, script),
-        data=_embedded(result),
-        version=rackwell.__version__,
-        **_view(result, previous),
-    )
-
-
-def _sentence(text: str) -> Markup:
-    """Text with a capital in front and a stop behind, and what stands between backticks as code."""
-    whole = text[:1].upper() + text[1:]
-    if whole and whole[-1] not in ".!?`":
-        whole += "."
-    parts = whole.split("`")
-    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__ or __name__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Nothing may be fetched; only this style and this script may act."""
-
-    def digest(text: str) -> str:
-        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
-
-    return (
-        f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _embedded(result: BenchResult) -> str:
-    """The whole result, such that no text in it can end the script element that holds it."""
-    text = json.dumps(figures.thinned(result).as_json(), ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    filters = {"ms": milliseconds, "streams": scales.count}
+    return page.render(__name__, _view(result, previous), filters, figures.thinned(result).as_json())
 
 
 def _view(result: BenchResult, previous: BenchResult | None) -> dict[str, Any]:
@@ -89,7 +36,7 @@ def _view(result: BenchResult, previous: BenchResult | None) -> dict[str, Any]:
         "points": result.points,
         "rejected": [point for point in result.points if not point.valid],
         "best": best,
-        "when": _when(result.date_utc),
+        "when": page.when(result.date_utc),
         "tiles": _tiles(best, was) if best else [],
         "rows": [
             _row(point, dict(zip([p.concurrency for p in usable], earlier, strict=True))) for point in result.points
@@ -98,7 +45,7 @@ def _view(result: BenchResult, previous: BenchResult | None) -> dict[str, Any]:
         "windows": [figure for figure in map(figures.window, usable) if figure],
         "shown": f"window-{best.concurrency}" if best else "",
         "previous": previous if any(earlier) else None,
-        "previous_when": _when(previous.date_utc) if previous else "",
+        "previous_when": page.when(previous.date_utc) if previous else "",
         "load": _load(result.points),
         "remarks": _remarks(result.points),
         "command": " ".join(result.points[0].command) if result.points else "",
@@ -225,11 +172,3 @@ def _remarks(points: list[BenchPoint]) -> list[tuple[str, list[int]]]:
         for remark in point.remarks:
             found.setdefault(remark, []).append(point.concurrency)
     return list(found.items())
-
-
-def _when(date: str) -> str:
-    try:
-        moment = datetime.fromisoformat(date)
-    except ValueError:
-        return date
-    return f"{moment.day} {moment:%B %Y, %H:%M} UTC"

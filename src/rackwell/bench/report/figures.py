@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from rackwell.bench.report import scales, svg
-from rackwell.bench.report.scales import milliseconds, number
-from rackwell.bench.report.svg import Line
+from rackwell.bench.report import svg
 from rackwell.bench.result import BenchPoint, BenchResult, Distribution, GpuTelemetry, Series
+from rackwell.page import scales
+from rackwell.page.scales import milliseconds, number
+from rackwell.page.svg import Line
 
 #: Timelines of the page hold no more points than this for each GPU; a screen shows no more.
 TIMELINE_POINTS = 240
