@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fake_nccl import FakeDriver, FakeNccl, decoded
+
 from rackwell.probe import allreduce, collectives
 from rackwell.probe.child import Outcome
 from rackwell.probe.collectives import QUICK_SIZES

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rackwell.probe import links
 
 HERE = Path(__file__).parent

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: N802 - the names are NVIDIA's
+
 """Stands in for pynvml in the tests of links: two GPUs on PCIe, idle at generation 1.
 
 Faults come as JSON in RACKWELL_FAKE_NVML, anew for each process:
