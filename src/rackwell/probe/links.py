@@ -7,45 +7,46 @@ generation 1 to save power, so what counts is the reading that :func:`reader` ma
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rackwell.probe import child
+from rackwell.probe import child, sysfs
 from rackwell.probe.child import Emit, Outcome
 from rackwell.probe.nvml import NvmlError, Session
+from rackwell.probe.topology import GENERATIONS, Topology
 
-_DEVICES = "sys/bus/pci/devices"
-_BDF = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-#: GT/s of a lane -> PCIe generation
-_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-_AER = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
 _DEADLINE = 30.0
+_COUNTERS = ("correctable", "nonfatal", "fatal")
 
 
-def before(topology: Any, deadline: float = _DEADLINE, root: Path = Path("/")) -> dict[str, Any]:
+def before(topology: Topology | None, deadline: float = _DEADLINE, root: Path = Path("/")) -> dict[str, Any]:
     """The state that :func:`after` is held against.
 
     Args:
-        topology: what knows the GPUs: an object or dict with ``gpus``, each with ``index``, ``bus_id`` and ``path``
-            (the ports from the root to the GPU); None = all that NVML shows, with their paths from sysfs.
+        topology: the GPUs and their paths; None = those that sysfs shows.
         deadline: seconds after which NVML hangs.
 
     Returns:
-        ``nvml`` (as in the report), ``gpus`` {bus id: readings}, ``ports`` {bdf: readings}, ``pairs``, ``topology``.
+        ``nvml`` (as in the report), ``gpus`` {bus id: readings}, ``ports`` {bdf: readings}, ``bus_ids`` in the order of
+        the topology and ``nvlink``, the numbers of links between those.
     """
-    gpus = _known(topology)
-    found = _look(gpus, deadline, root)
+    known = (topology or sysfs.read(root)).gpus
+    found = _look([gpu.bus_id for gpu in known], deadline, root)
+    gpus: list[dict[str, Any]] = [{"index": gpu.index, "bus_id": gpu.bus_id, "path": list(gpu.path)} for gpu in known]
     if not gpus:
-        by_index = sorted(found["gpus"].values(), key=lambda reading: str(reading["bus_id"]))
-        gpus = [
-            {"index": index, "bus_id": reading["bus_id"], "path": path_of(reading["bus_id"], root)}
-            for index, reading in enumerate(by_index)
-        ]
-        found["ports"] = {bdf: port(bdf, root) for gpu in gpus for bdf in gpu["path"]}
-    return {**found, "topology": gpus, "root": str(root)}
+        gpus = [{"index": index, "bus_id": bus_id, "path": []} for index, bus_id in enumerate(sorted(found["gpus"]))]
+    bus_ids = [gpu["bus_id"] for gpu in gpus]
+    return {
+        **found,
+        "topology": gpus,
+        "root": str(root),
+        "bus_ids": bus_ids,
+        "nvlink": nvlink_matrix(found, bus_ids),
+    }
 
 
 def after(
@@ -59,7 +60,7 @@ def after(
     ``nvml.lost`` tells where NVML stopped answering, if it had answered before.
     """
     root = Path(state["root"])
-    now = _look(state["topology"], deadline, root)
+    now = _look(state["bus_ids"], deadline, root)
     links, health = [], []
     for gpu in state["topology"]:
         bus_id = gpu["bus_id"]
@@ -89,23 +90,20 @@ def reader(bus_id: str, root: Path = Path("/")) -> Callable[[], dict[str, Any]]:
 
     It gives ``gen`` and ``width`` (None when they cannot be told) and ``ports`` {bdf: speed_gt_s, width}.
     """
-    ports = path_of(bus_id, root)
+    path = sysfs.read(root, [bus_id]).gpus[0].path
 
     def read() -> dict[str, Any]:
-        speeds = {bdf: {key: port_now[key] for key in ("speed_gt_s", "width")} for bdf, port_now in _ports_now()}
-        own = speeds.get(bus_id, {"speed_gt_s": None, "width": None})
-        found = {"gen": _GENERATIONS.get(own["speed_gt_s"] or 0.0), "width": own["width"]}
+        ports = sysfs.read(root, [bus_id]).ports
+        speeds = {bdf: {"speed_gt_s": ports[bdf].speed_gt_s, "width": ports[bdf].width} for bdf in path}
+        own = speeds[bus_id]
+        found = {"gen": GENERATIONS.get(own["speed_gt_s"] or 0.0), "width": own["width"]}
         session, handles = _session()
-        try:
+        # when NVML is gone sysfs has said what it can; the reading afterwards tells that it is
+        with contextlib.suppress(NvmlError):
             if session and bus_id in handles:
                 told = session.link(handles[bus_id])
                 found = {key: found[key] if told[key] is None else told[key] for key in found}
-        except NvmlError:
-            pass  # sysfs has said what it can; that NVML is gone comes out afterwards
         return {**found, "ports": speeds}
-
-    def _ports_now() -> Iterable[tuple[str, dict[str, Any]]]:
-        return ((bdf, _speed(root / _DEVICES / bdf)) for bdf in ports)
 
     return read
 
@@ -121,39 +119,10 @@ def _session() -> tuple[Session | None, dict[str, Any]]:
         return None, {}
 
 
-def path_of(bus_id: str, root: Path = Path("/")) -> list[str]:
-    """The PCI devices on the way to a GPU, from the root port down to itself; empty where sysfs has no such device."""
-    place = root / _DEVICES / bus_id
-    if not place.exists():
-        return []
-    return [part for part in place.resolve().parts if _BDF.fullmatch(part)]
-
-
-def port(bdf: str, root: Path = Path("/")) -> dict[str, Any]:
-    """A port's link (GT/s of a lane, lanes) and error counters; None for what sysfs does not show."""
-    place = root / _DEVICES / bdf
-    counters = {kind: _total(place / f"aer_dev_{kind}", label) for kind, label in _AER.items()}
-    return {
-        **_speed(place),
-        "max_speed_gt_s": _number(place / "max_link_speed"),
-        "max_width": _whole(place / "max_link_width"),
-        "aer": None if None in counters.values() else counters,
-    }
-
-
-def kind_of(place: int, length: int) -> str:
-    """What a device is by its place in a path: below the root each switch has an upstream and a downstream port."""
-    if place == length - 1:
-        return "gpu"
-    if place == 0:
-        return "root"
-    return "upstream" if place % 2 else "downstream"
-
-
 def work(emit: Emit, arguments: dict[str, Any]) -> None:
-    """The child's part: emits ``port`` for each device, then ``nvml``, a ``gpu`` each, ``pairs``, and ``lost``."""
-    for bdf in arguments["ports"]:
-        emit({"port": bdf, "reading": port(bdf, Path(arguments["root"]))})
+    """The child's part: emits ``ports``, then ``nvml``, a ``gpu`` each, ``pairs``, and ``lost``."""
+    ports = sysfs.read(Path(arguments["root"]), arguments["bus_ids"]).ports
+    emit({"ports": {bdf: dataclasses.asdict(port) for bdf, port in ports.items()}})
     try:
         session = Session()
     except NvmlError as error:
@@ -171,29 +140,13 @@ def work(emit: Emit, arguments: dict[str, Any]) -> None:
         emit({"lost": error.as_dict()})
 
 
-def _known(topology: Any) -> list[dict[str, Any]]:
-    gpus = (topology.get("gpus") if isinstance(topology, Mapping) else getattr(topology, "gpus", None)) or []
-
-    def get(gpu: Any, key: str) -> Any:
-        return gpu.get(key) if isinstance(gpu, Mapping) else getattr(gpu, key, None)
-
-    found = [
-        {"index": get(gpu, "index"), "bus_id": get(gpu, "bus_id"), "path": list(get(gpu, "path") or [])} for gpu in gpus
-    ]
-    for place, gpu in enumerate(sorted(found, key=lambda gpu: str(gpu["bus_id"]))):
-        if gpu["index"] is None:
-            gpu["index"] = place  # CUDA's order under CUDA_DEVICE_ORDER=PCI_BUS_ID
-    return found
-
-
-def _look(gpus: Sequence[Mapping[str, Any]], deadline: float, root: Path) -> dict[str, Any]:
-    ports = list(dict.fromkeys(bdf for gpu in gpus for bdf in gpu["path"]))
-    outcome = child.run("rackwell.probe.links:work", {"ports": ports, "root": str(root)}, deadline)
+def _look(bus_ids: Sequence[str], deadline: float, root: Path) -> dict[str, Any]:
+    outcome = child.run("rackwell.probe.links:work", {"bus_ids": list(bus_ids), "root": str(root)}, deadline)
     events = outcome.events
     return {
         "nvml": _state(outcome),
         "gpus": {event["gpu"]["bus_id"]: event["gpu"] for event in events if "gpu" in event},
-        "ports": {event["port"]: event["reading"] for event in events if "port" in event},
+        "ports": next((event["ports"] for event in events if "ports" in event), {}),
         "pairs": next((event["pairs"] for event in events if "pairs" in event), []),
     }
 
@@ -252,8 +205,9 @@ def _link(
         "replays": None if None in replays else replays,
         "bar1_total": first.get("bar1_total"),
         "ports": [
-            _port(bdf, kind_of(place, len(path)), ports_first, ports_last, load.get("ports") or {})
-            for place, bdf in enumerate(path)
+            _port(ports_first[bdf], ports_last.get(bdf) or {}, (load.get("ports") or {}).get(bdf) or {})
+            for bdf in path
+            if bdf in ports_first
         ],
         "nvlink": nvlink and {key: nvlink[key] for key in ("active", "version", "gb_per_s_one_way")},
     }
@@ -266,7 +220,7 @@ def _host_max(path: Sequence[str], ports: Mapping[str, Any], reading: Mapping[st
     """
     above = ports.get(path[-2], {}) if len(path) > 1 else {}
     if above.get("max_speed_gt_s"):
-        return _GENERATIONS.get(above["max_speed_gt_s"])
+        return GENERATIONS.get(above["max_speed_gt_s"])
     both, own = reading.get("gen_max"), reading.get("gen_gpu_max")
     return both if both and own and both < own else None
 
@@ -278,16 +232,11 @@ def _width_max(path: Sequence[str], ports: Mapping[str, Any], reading: Mapping[s
     return max(widths) if widths else None
 
 
-def _port(
-    bdf: str, kind: str, first: Mapping[str, Any], last: Mapping[str, Any], load: Mapping[str, Any]
-) -> dict[str, Any]:
-    one, two = first.get(bdf) or {}, last.get(bdf) or {}
-    now = {key: (load.get(bdf) or {}).get(key) or two.get(key) or one.get(key) for key in ("speed_gt_s", "width")}
-    aer = None
-    if one.get("aer") and two.get("aer"):
-        aer = {counter: [one["aer"][counter], two["aer"][counter]] for counter in _AER}
-    known = {key: one.get(key) for key in ("max_speed_gt_s", "max_width")}
-    return {"bdf": bdf, "kind": kind, **now, **known, "aer": aer}
+def _port(first: Mapping[str, Any], last: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, Any]:
+    now = {key: load.get(key) or last.get(key) or first[key] for key in ("speed_gt_s", "width")}
+    counts = {key: [(first["aer"] or {}).get(key), (last.get("aer") or {}).get(key)] for key in _COUNTERS}
+    known = {key: first[key] for key in ("bdf", "kind", "max_speed_gt_s", "max_width")}
+    return {**known, **now, "aer": None if any(None in pair for pair in counts.values()) else counts}
 
 
 def _health(gpu: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,33 +247,3 @@ def _health(gpu: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str,
     for key in ("processes", "memory_used", "utilization"):
         found[key] = first.get(key)
     return found
-
-
-def _speed(place: Path) -> dict[str, Any]:
-    return {"speed_gt_s": _number(place / "current_link_speed"), "width": _whole(place / "current_link_width")}
-
-
-def _number(path: Path) -> float | None:
-    """``32.0 GT/s PCIe`` -> 32.0; ``Unknown`` -> None."""
-    found = re.match(r"\d+(?:\.\d+)?", _text(path))
-    return float(found.group()) if found else None
-
-
-def _whole(path: Path) -> int | None:
-    """A width; the kernel writes 0 or 255 for a link that is not there."""
-    content = _text(path)
-    value = int(content) if content.isdecimal() else 0
-    return value if 0 < value < 255 else None
-
-
-def _total(path: Path, label: str) -> int | None:
-    """The last line of an AER file: ``TOTAL_ERR_COR 3``."""
-    found = re.search(rf"^{label}\s+(\d+)\s*$", _text(path), re.MULTILINE)
-    return int(found.group(1)) if found else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: N802 - the names are NVIDIA's
-"""GPUs that are host memory, and an NCCL that really sums between them, in one process: for the tests of collectives."""
+"""GPUs that are host memory, and an NCCL that really sums between them in one process: for tests of collectives."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rackwell.probe import links
+from rackwell.probe.topology import Gpu, Topology
 
 HERE = Path(__file__).parent
 FAKES = HERE / "fakes_nvml"
@@ -22,7 +23,8 @@ PATHS = {
     "0000:06:00.0": ["0000:00:01.1", "0000:01:00.0", "0000:02:00.0", "0000:06:00.0"],
     "0000:07:00.0": ["0000:00:01.1", "0000:01:00.0", "0000:02:01.0", "0000:07:00.0"],
 }
-TOPOLOGY = {"gpus": [{"index": i, "bus_id": bus, "path": path} for i, (bus, path) in enumerate(PATHS.items())]}
+TOPOLOGY = Topology(tuple(Gpu(i, bus, tuple(path)) for i, (bus, path) in enumerate(PATHS.items())))
+VIRTUAL = Topology((Gpu(0, "0000:06:00.0", ("0000:06:00.0",)),))
 AER = {"correctable": "RxErr 0\nBadTLP {0}\nTOTAL_ERR_COR {0}\n", "nonfatal": "TOTAL_ERR_NONFATAL 0\n"}
 Order = Callable[..., None]
 
@@ -48,6 +50,8 @@ def sysfs(tmp_path: Path) -> Path:
                 continue
             place.mkdir(parents=True)
             (tmp_path / "sys/bus/pci/devices" / bdf).symlink_to(place)
+            write(tmp_path, bdf, "vendor", "0x10de" if bdf in PATHS else "0x1000")
+            write(tmp_path, bdf, "class", "0x030200" if bdf in PATHS else "0x060400")
             write(tmp_path, bdf, "max_link_speed", "32.0 GT/s PCIe")
             write(tmp_path, bdf, "max_link_width", "16")
             write(tmp_path, bdf, "current_link_speed", "2.5 GT/s PCIe" if bdf in PATHS else "32.0 GT/s PCIe")
@@ -128,10 +132,10 @@ def test_the_host_limits_the_generation(nvml: Order, sysfs: Path) -> None:
 
 
 def test_in_a_virtual_machine_only_a_lower_limit_is_known(nvml: Order, tmp_path: Path) -> None:
-    found, _, _ = look(tmp_path, {"gpus": [{"index": 0, "bus_id": "0000:06:00.0", "path": []}]})
-    assert (found[0]["gen_host_max"], found[0]["ports"], found[0]["width_max"]) == (None, [], 16)
+    found, _, _ = look(tmp_path, VIRTUAL)
+    assert (found[0]["gen_host_max"], found[0]["ports"][0]["width"], found[0]["width_max"]) == (None, None, 16)
     nvml(values={"nvmlDeviceGetMaxPcieLinkGeneration": 4})
-    found, _, _ = look(tmp_path, {"gpus": [{"index": 0, "bus_id": "0000:06:00.0", "path": []}]})
+    found, _, _ = look(tmp_path, VIRTUAL)
     assert found[0]["gen_host_max"] == 4
 
 
@@ -215,6 +219,7 @@ def test_a_hang_is_ended(nvml: Order, sysfs: Path) -> None:
 def test_nvlinks(nvml: Order, sysfs: Path) -> None:
     nvml(nvlinks=18)
     state = links.before(TOPOLOGY, root=sysfs)
+    assert (state["bus_ids"], state["nvlink"]) == (list(PATHS), [[0, 18], [18, 0]])
     assert links.after(state)[0][0]["nvlink"] == {"active": 18, "version": 4, "gb_per_s_one_way": 478.1}
     assert links.nvlink_matrix(state, ["0000:06:00.0", "0000:07:00.0", "0000:08:00.0"]) == [
         [0, 18, 0],
@@ -243,12 +248,4 @@ def test_the_reader_does_without_nvml(nvml: Order, sysfs: Path, monkeypatch: pyt
     write(sysfs, "0000:06:00.0", "current_link_width", "8")
     assert (read()["gen"], read()["width"]) == (5, 8)
     nothing = links.reader("0000:0a:00.0", sysfs)()
-    assert nothing == {"gen": None, "width": None, "ports": {}}
-
-
-@pytest.mark.parametrize("text", ["Unknown", "", "0"])
-def test_a_link_that_is_down(nvml: Order, sysfs: Path, text: str) -> None:
-    write(sysfs, "0000:06:00.0", "current_link_speed", text)
-    write(sysfs, "0000:06:00.0", "current_link_width", "255")
-    reading = links.port("0000:06:00.0", sysfs)
-    assert (reading["speed_gt_s"] or None, reading["width"]) == (None, None)
+    assert nothing == {"gen": None, "width": None, "ports": {"0000:0a:00.0": {"speed_gt_s": None, "width": None}}}
