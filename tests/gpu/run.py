@@ -3,9 +3,10 @@
 """Does rackwell's main job work in the laboratory with this machine's real NVIDIA GPUs?
 
 Brings a laboratory up, whose host gets the real GPUs; runs `rackwell provision` on it (host, unprivileged container,
-the driver's user space, CUDA and P2P checks as the service user, release, server, benchmark), once more to see that
-nothing changes, and `rackwell verify`; then the same P2P check outside any container. Writes all of it as one JSON
-file, prints a table, and removes the laboratory. Nothing of the GPUs is configured or reset.
+the driver's user space, boot gate as the service user, release, server, benchmark), once more to see that nothing
+changes; then, with the server stopped, the full GPU check in the container, its baseline, a reboot of the container
+through the boot gate, and the same check outside any container. Writes all of it as one JSON file, prints a table, and
+removes the laboratory. Nothing of the GPUs is configured or reset.
 
     sudo scripts/setup && sudo tests/gpu/run.py --out results.json                 a Debian machine with the network
     sudo tests/gpu/run.py --out results.json --machine .gpu-carry                any Linux with Python 3.11
@@ -39,6 +40,8 @@ from typing import IO, Any, cast
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "tests/lab"))
 
+import compare  # noqa: E402 (beside this file)
+import summary  # noqa: E402
 from rwlab import real  # noqa: E402 (the laboratory is no installed package)
 from rwlab.errors import LabError  # noqa: E402
 from rwlab.paths import Instance  # noqa: E402
@@ -87,6 +90,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="results, JSON; the runs' logs go beside it, FILE.log")
     parser.add_argument("--machine", type=Path, metavar="FOLDER", help="enter the machine that prepare.sh made")
     parser.add_argument("--root", type=Path, help="with --machine: unpack it there, keep it, take it if it is there")
+    parser.add_argument(
+        "--nccl", type=Path, metavar="FILE", help="a libnccl.so.2 that the container gets, for allreduce"
+    )
+    parser.add_argument("--peers", type=Path, metavar="FILE", help="what tests/gpu/peers.py measured on this machine")
+    parser.add_argument(
+        "--baseline-runs", type=int, default=3, metavar="N", help="default: %(default)s; 0: no baseline"
+    )
     parser.add_argument("--no-bench", action="store_true", help="leave the benchmark out")
     parser.add_argument("--stand-in", action="store_true", help="rehearse, without GPUs")
     parser.add_argument("--keep", action="store_true", help="leave the laboratory up")
@@ -125,10 +135,15 @@ def enter(arguments: argparse.Namespace) -> int:
         shutil.rmtree(results, ignore_errors=True)
         results.mkdir()
         options = [flag for flag, on in own_flags(arguments).items() if on]
+        options += ["--baseline-runs", str(arguments.baseline_runs)]
+        for option, path in (("--nccl", arguments.nccl), ("--peers", arguments.peers)):
+            if path:
+                shutil.copyfile(path, root / "srv" / f"{option.strip('-')}.file")
+                options += [option, f"/srv/{option.strip('-')}.file"]
         command = ["sh", "-ec", _START, "sh", _ENTER, "sh", str(root)]
         command += ["python3", f"/{CHECKOUT}/tests/gpu/run.py", *options]
         command += ["--out", f"/{RESULTS}/results.json"]
-        outer = {"os": operating_system(), "command": command_line(arguments)}
+        outer = {"os": operating_system(), "command": command_line(arguments), "nccl": nccl_environment()}
         done = subprocess.run(command, env={**os.environ, "OUTSIDE": json.dumps(outer)}, check=False)
         for suffix in ("", ".log"):
             written = results / f"results.json{suffix}"
@@ -205,6 +220,8 @@ def own_flags(arguments: argparse.Namespace) -> dict[str, bool]:
 def command_line(arguments: argparse.Namespace) -> str:
     """What measured, without this machine's paths."""
     machine = ["--machine", "FOLDER"] if arguments.machine else []
+    machine += ["--nccl", "LIBRARY"] if arguments.nccl else []
+    machine += ["--peers", "FILE"] if arguments.peers else []
     return " ".join(
         ["tests/gpu/run.py", "--out", "FILE", *machine, *(flag for flag, on in own_flags(arguments).items() if on)]
     )
@@ -225,9 +242,12 @@ def run(arguments: argparse.Namespace) -> int:
         if outer:
             shutil.copytree(Path("/", SITE), Instance.of(LAB).site, symlinks=True)
         say("laboratory up")
-        laboratory("up", "--name", LAB, "--suite", suite())
+        nccl = ["--nccl", str(arguments.nccl)] if arguments.nccl else []
+        laboratory("up", "--name", LAB, "--suite", suite(), *nccl)
         status = json.loads(laboratory("status", "--name", LAB, "--json", capture=True))
         site = Path(status["site"])
+        environment = outer.get("nccl") or nccl_environment()
+        declare(site, environment)
         results["laboratory"] = {key: status[key] for key in ("gpus", "driver_version", "suites")}
         bench = ["--no-bench"] if arguments.no_bench else []
         results["provision"] = rackwell("provision", CONTAINER, "-i", str(site), *bench)
@@ -235,10 +255,23 @@ def run(arguments: argparse.Namespace) -> int:
         results["verify"] = rackwell("verify", CONTAINER, "-i", str(site))
         results["container"] = container()
         results["bench"] = stored_bench(site)
-        say("the same P2P check outside the containers")
-        results["outside"] = {"p2p": outside(site, results["verify"])}
+        say("the server stops; the full check in the container, and the same outside")
+        inside("systemctl", "stop", "rackwell-inference.service")
+        expect = {"environment": environment}
+        results["inside"] = check_inside(expect)
+        results["outside"] = check_outside(site, expect, arguments.nccl)
+        results["inside_again"] = check_inside(expect)
+        if arguments.baseline_runs:
+            runs = ["--runs", str(arguments.baseline_runs), "--allow-stop-server"]
+            results["baseline"] = rackwell("baseline", "record", CONTAINER, "-i", str(site), *runs)
+        say("the container restarts, through the boot gate")
+        results["reboot"] = rebooted()
+        results["status"] = rackwell("status", "-i", str(site))
+        peers = json.loads(arguments.peers.read_text()) if arguments.peers else {}
+        results["peers"] = peers
+        results["figures"] = compare.compare(results["inside"], results["outside"], peers)
         judge(results)
-        print_table(results)
+        print("\n".join(summary.lines(results)))
     finally:
         try:
             write(arguments, results)
@@ -320,54 +353,81 @@ def stored_bench(site: Path) -> dict[str, Any] | None:
     return {"note": note, "hardware": found["hardware"], "points": points}
 
 
-def outside(site: Path, verified: dict[str, Any]) -> dict[str, Any]:
-    """The P2P check on the machine itself, with the very wheels that the container's probe was made of."""
+def nccl_environment() -> dict[str, str]:
+    """What this machine asks of NCCL: such as no multicast where its GPUs are shared."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
+
+
+def declare(site: Path, environment: dict[str, str]) -> None:
+    """Add to the laboratory's site what the real GPUs need: full buffers, and the machine's own demands of NCCL."""
+    path = site / "host_vars" / f"{CONTAINER}.yml"
+    text = path.read_text()
+    text += f"gpu_probe_size: 256\ngpu_probe_environment: {json.dumps(environment)}\n"
+    path.write_text(text)
+
+
+def inside(*command: str) -> str:
+    return laboratory("shell", "--name", LAB, CONTAINER, *command, capture=True, check=False)
+
+
+def check_inside(expect: dict[str, Any]) -> dict[str, Any]:
+    """The full check in the container as the service user, as `rackwell verify` runs it beside no server."""
+    python = "/opt/rackwell/probe/env/bin/python"
+    words = ["-m", "rackwell.probe", "check", "--mode", "full", "--json", "--expect", "/run/rackwell-expect.json"]
+    put = f"printf %s {json.dumps(json.dumps(expect))} >/run/rackwell-expect.json"
+    return parsed(inside("sh", "-c", f"{put} && cd / && exec runuser -u rackwell -- {python} {' '.join(words)}"))
+
+
+def check_outside(site: Path, expect: dict[str, Any], nccl: Path | None) -> dict[str, Any]:
+    """The same on the machine itself, with the very wheels that the container's probe was made of."""
     release = (site / ".rackwell/builds/probe").resolve()
     wheels = json.loads((release / "manifest.json").read_text())["wheels"]
-    size = (gpu_check(verified).get("p2p") or {}).get("size", 64 << 20)
     with tempfile.TemporaryDirectory() as folder:
         for wheel in wheels:
             with zipfile.ZipFile(site / ".rackwell/blobs/sha256" / wheel["sha256"]) as packed:
                 packed.extractall(folder)
-        command = [sys.executable, "-B", "-m", "rackwell.probe", "p2p", "--json", "--size", str(size >> 20)]
+        file = Path(folder, "expect.json")
+        file.write_text(json.dumps({**expect, "nccl_library": str(nccl) if nccl else None}))
+        command = [sys.executable, "-B", "-m", "rackwell.probe", "check", "--mode", "full", "--json"]
+        command += ["--expect", str(file)]
         environment = {**os.environ, "PYTHONPATH": folder}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/", check=False)
-    if not done.stdout.startswith("{"):
-        return {"verdict": "not run", "why": done.stderr[-1000:], "pairs": []}
-    report: dict[str, Any] = json.loads(done.stdout)
-    return {**report, "python": platform.python_version()}
+    return parsed(done.stdout) | {"python": platform.python_version()}
+
+
+def parsed(text: str) -> dict[str, Any]:
+    start = text.find("{")
+    if start < 0:
+        return {"verdict": "not run", "why": text[-1000:]}
+    found: dict[str, Any] = json.loads(text[start:])
+    return found
+
+
+def rebooted() -> dict[str, Any]:
+    """The boot gate's own verdict after `pct reboot`, and whether the server came up behind it."""
+    laboratory("shell", "--name", LAB, HOST, "pct", "reboot", VMID, capture=True)
+    # systemd tells when the boot is over: the gate is one of its jobs
+    state = inside("systemctl", "is-system-running", "--wait").strip()
+    found = parsed(inside("cat", "/run/rackwell/gate.json"))
+    report = found.pop("report", None) or {}
+    server = inside("systemctl", "show", "-P", "ActiveState", "rackwell-inference.service").strip()
+    return {"system": state, "gate": found, "seconds": report.get("seconds"), "server": server}
 
 
 # ---------------------------------------------------------------------------------------------- results
 
 
-def gpu_check(verified: dict[str, Any]) -> dict[str, Any]:
-    """What the module gpu_check reported in the container."""
-    reports = (verified.get("result") or {}).get("reports") or {}
-    found: dict[str, Any] = next((r for schema, r in reports.items() if schema.startswith("rackwell.gpu_check")), {})
-    return found
-
-
 def judge(results: dict[str, Any]) -> None:
-    """Add the pairs, the hardware and the verdict."""
-    checked = gpu_check(results["verify"])
-    inner = checked.get("p2p") or {"pairs": []}
-    speeds = {(pair["src"], pair["dst"]): pair["gb_per_s"] for pair in results["outside"]["p2p"]["pairs"]}
-    results["pairs"] = [
-        {
-            **{key: pair[key] for key in ("src", "dst", "can_access", "verified")},
-            "inside_gb_per_s": pair["gb_per_s"],
-            "outside_gb_per_s": speeds.get((pair["src"], pair["dst"])),
-        }
-        for pair in inner["pairs"]
-    ]
-    results["hardware"] = (checked.get("cuda") or {}).get("nvml")
+    """Add the verdict: all commands ended well, nothing changed twice, both checks pass, the gate let the server up."""
     unchanged = (results["again"].get("result") or {}).get("changed") == 0
+    reboot = results["reboot"]
     passed = [
         results["provision"]["ok"],
         results["again"]["ok"] and unchanged,
         results["verify"]["ok"],
-        bool(results["pairs"]) and (checked.get("cuda") or {}).get("verdict") == inner.get("verdict") == "pass",
+        results["inside"]["verdict"] == results["outside"]["verdict"] == "pass",
+        results.get("baseline", {"ok": True})["ok"],
+        reboot["gate"].get("verdict") == "pass" and reboot["server"] in {"active", "activating"},
     ]
     results["verdict"] = "pass" if all(passed) else "fail"
 
@@ -422,34 +482,6 @@ def read(path: Path) -> str | None:
         return path.read_text()
     except OSError:
         return None
-
-
-def print_table(results: dict[str, Any]) -> None:
-    nvml = results["hardware"] or {}
-    names = sorted({device.get("name", "?") for device in nvml.get("devices", [])})
-    print(f"{len(nvml.get('devices', []))}x {', '.join(names)}, driver {nvml.get('driver_version')}, {results['date']}")
-    inside = results["container"]
-    print(f"{inside['os']}, systemd {inside['state']}, ids from {inside['uid_map'][1:2]}, {inside['user']}")
-    for name in ("provision", "again", "verify"):
-        whole = results[name]
-        result = whole.get("result") or {}
-        took = "" if "seconds" not in result else f", changed {result['changed']}, {result['seconds']} s"
-        print(f"{name:10} exit {whole['exit_code']}{took}")
-        for problem in whole["problems"]:
-            print(f"  {problem['what']} ({problem['where']}): {problem['why']}. Fix: {problem['fix']}")
-    for item in (results["verify"].get("result") or {}).get("checks", []):
-        print(f"  {item['item']:10} {item['verdict']:8} {item['evidence']}")
-    print("pair      data      inside GB/s  outside GB/s")
-    for pair in results["pairs"]:
-        speeds = [pair["inside_gb_per_s"], pair["outside_gb_per_s"]]
-        shown = ["-" if speed is None else f"{speed:.1f}" for speed in speeds]
-        data = "verified" if pair["verified"] else "FAIL"
-        print(f"{pair['src']} -> {pair['dst']}    {data:9} {shown[0]:>11}  {shown[1]:>12}")
-    for point in (results["bench"] or {}).get("points", []):
-        gpus = (point.get("telemetry") or {}).get("gpus", [])
-        means = ", ".join(f"{(gpu.get('power_w') or {}).get('mean')} W" for gpu in gpus)
-        print(f"bench (stand-in engine) concurrency {point['concurrency']}: {point['status']}, {means}")
-    print(f"verdict: {results['verdict']}")
 
 
 def say(text: str) -> None:
