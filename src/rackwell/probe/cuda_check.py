@@ -1,91 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does CUDA start here, and does each GPU hold data? Nothing less proves it: nvidia-smi answers without CUDA."""
+"""Does CUDA start here, does each GPU hold data and compute? Nothing less proves it: nvidia-smi works without CUDA."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import secrets
+from collections.abc import Callable, Collection
 from typing import Any
 
-from rackwell.probe import child, surroundings, telemetry
+from rackwell.probe import child, surroundings
 from rackwell.probe.child import Emit, Outcome
-from rackwell.probe.data import Buffer, Patterns, compare
+from rackwell.probe.data import WORD, WrongDataError, compare, fresh, pattern
 from rackwell.probe.driver import Driver, DriverError, load
-from rackwell.probe.errors import DATA_MISMATCH_GPU, explain
-from rackwell.probe.report import (
-    StepFailedError,
-    failures,
-    gpu_name,
-    host,
-    problem,
-    step,
-    steps_of,
-    verdict,
-)
+from rackwell.probe.errors import DATA_MISMATCH_GPU
+from rackwell.probe.kernels import SCRATCH, Kernels
+from rackwell.probe.steps import StepFailedError, step, steps_of
 
-SCHEMA = "rackwell.cuda/1"
 #: bytes that are written to and read back from each GPU
 SIZE = 16 << 20
-_NVML_DEADLINE = 30.0
-_FILL = 0x5A
-_NVML_LIB_RM_VERSION_MISMATCH = 18
+# words of each of the three samples of a pattern that the host computes itself
+_SAMPLE = 512
+_PROOF = "fill, compare and prove both"
 
 
-def check(timeout: float, gpus: int | None, root: Path = Path("/")) -> dict[str, Any]:
-    """The report of all GPUs.
+def measure(deadline: float, findings: Collection[str] = (), size: int = SIZE) -> dict[str, Any]:
+    """``measurements["cuda"]`` of the report, and what CUDA says of itself.
 
     Args:
-        timeout: seconds for the whole of CUDA; what has not returned by then hangs.
-        gpus: how many GPUs there must be; None = as many as CUDA finds, at least one.
-        root: where to look for /dev, /sys and /proc.
+        deadline: seconds for the whole of CUDA; what has not returned by then hangs.
+        findings: what was seen around the driver, see :mod:`rackwell.probe.surroundings`: it decides among causes.
+        size: bytes to test with on each GPU.
+
+    Returns:
+        ``state`` (done, hung, stuck, crashed), ``describe`` (that in words), ``stderr`` (its end), ``steps`` (of no
+        GPU), ``count`` (None when CUDA did not get that far), ``user_space_version``, ``cuda_version``, and ``devices``: for
+        each GPU ``index``, ``uuid``, ``bus_id``, ``name``, ``compute_capability``, ``memory_total`` (bytes), ``steps``,
+        ``kernel_verified`` (None when a kernel was not reached). A step has ``step``, ``ok``, ``seconds``, ``error``:
+        None or ``code``, ``name``, ``call``, ``detail``, ``cause``, ``fix``.
     """
-    seen = surroundings.look(root)
-    nvml = _nvml(min(timeout, _NVML_DEADLINE))
-    outcome = child.run("rackwell.probe.cuda_check:work", {"size": SIZE}, timeout)
+    outcome = child.run("rackwell.probe.cuda_check:work", {"size": size}, deadline)
     start: dict[str, Any] = next((event["start"] for event in outcome.events if "start" in event), {})
-    user_space = start.get("user_space_version") or nvml.get("user_space_version")
-    findings = set(seen.findings)
-    if seen.kernel_module_version and user_space and user_space != seen.kernel_module_version:
-        findings.add("versions-differ")
-    steps = steps_of(outcome, {"device": None}, findings, DATA_MISMATCH_GPU)
-    devices = _devices(outcome, findings)
-    problems = failures(steps, host(), "cuda")
-    for device in devices:
-        problems += failures(device["steps"], gpu_name(device), "cuda", f"GPU {device['index']}")
-    problems += _unexplained(outcome, problems)
-    problems += _denied(seen)
-    problems += _mismatch(nvml, user_space, seen.kernel_module_version)
-    if not problems:
-        problems += _count(len(devices), gpus, seen)
     return {
-        "schema": SCHEMA,
-        "verdict": verdict(problems),
-        "host": host(),
-        "user": os.getuid(),
-        "driver_version": seen.kernel_module_version or nvml.get("driver_version"),
-        "user_space_version": user_space,
+        "state": outcome.state,
+        "describe": outcome.describe(),
+        "stderr": outcome.stderr,
+        "steps": steps_of(outcome, {"device": None}, findings, DATA_MISMATCH_GPU),
+        "count": next((event["count"] for event in outcome.events if "count" in event), None),
+        "user_space_version": start.get("user_space_version"),
         "cuda_version": start.get("cuda_version"),
-        "expected_gpus": gpus,
-        "steps": steps,
-        "devices": devices,
-        "nvml": nvml,
-        "surroundings": {**seen.as_dict(), "findings": sorted(findings)},
-        "problems": problems,
+        "devices": _devices(outcome, findings),
     }
 
 
+def _devices(outcome: Outcome, findings: Collection[str]) -> list[dict[str, Any]]:
+    count = next((event["count"] for event in outcome.events if "count" in event), 0)
+    identities = {event["device"]: event["identity"] for event in outcome.events if "identity" in event}
+    devices = []
+    for index in range(count):
+        steps = steps_of(outcome, {"device": index}, findings, DATA_MISMATCH_GPU)
+        proof = [entry["ok"] for entry in steps if entry["step"] == _PROOF]
+        verified = proof[0] if proof else None
+        devices.append({"index": index, **identities.get(index, {}), "steps": steps, "kernel_verified": verified})
+    return devices
+
+
 def work(emit: Emit, arguments: dict[str, Any]) -> None:
-    """The child's part: emits steps, one ``start`` and a ``device`` each."""
+    """The child's part: emits steps, one ``start``, the ``count`` and an ``identity`` each."""
     try:
         exercise(emit, arguments["size"], load)
     except StepFailedError:
         return
 
 
-def exercise(emit: Emit, size: int, loader: Any = load) -> None:
+def exercise(emit: Emit, size: int, loader: Callable[[], Driver]) -> None:
     """Start CUDA, then take each GPU through its steps; a GPU that fails does not keep the next from its turn."""
     with step(emit, "load", device=None):
-        driver: Driver = loader()
+        driver = loader()
         cuda_version = driver.version()  # loads the library, starts nothing
     library = surroundings.loaded_library("libcuda.so")
     version = surroundings.version_of(library) if library else None
@@ -110,24 +99,56 @@ def _exercise_gpu(emit: Emit, driver: Driver, index: int, size: int) -> None:
         driver.retain(device)
     try:
         with step(emit, "allocate", device=index):
-            address = driver.allocate(size)
-        data, buffer = Patterns(size).fresh(), Buffer(size)
+            address, scratch = driver.allocate(size), driver.allocate(SCRATCH)
+        data = secrets.token_bytes(size)
         with step(emit, "copy to the GPU", device=index):
             driver.write(address, data)
         with step(emit, "copy back and compare", device=index):
-            driver.read(address, buffer.cleared())
-            compare(data, buffer.data)
-        with step(emit, "fill and compare", device=index):
-            driver.fill(address, _FILL, size)
-            driver.read(address, buffer.cleared())
-            compare(bytes([_FILL]) * size, buffer.data)
+            buffer = bytearray(size)
+            driver.read(address, buffer)
+            compare(data, buffer)
+        with step(emit, "load the kernels", device=index):
+            kernels = Kernels(driver, device, scratch)
+        with step(emit, _PROOF, device=index):
+            _prove(driver, kernels, address, size)
         with step(emit, "free", device=index):
+            kernels.unload()
             driver.free(address)
+            driver.free(scratch)
     finally:
         try:
             driver.release(device)
         except DriverError as error:  # the step that failed before it says why
             emit({"note": str(error)})
+
+
+def _prove(driver: Driver, kernels: Kernels, address: int, size: int) -> None:
+    """The kernel writes a pattern, the host computes parts of it, the comparing kernel finds all of it right, and then
+    the one word that the host has spoiled. So neither kernel can pass by doing nothing. Raises WrongDataError.
+    """
+    seed, words = fresh(), size // WORD
+    kernels.poison(address, size, fresh())
+    kernels.fill(address, size, seed)
+    driver.synchronize()
+    length = min(_SAMPLE, words)
+    for start in (0, secrets.randbelow(words - length + 1), words - length):
+        buffer = bytearray(length * WORD)
+        driver.read(address + start * WORD, buffer)
+        try:
+            compare(pattern(seed, length, start), buffer)
+        except WrongDataError as error:
+            raise WrongDataError(f"what a kernel wrote, from byte {start * WORD} on: {error}") from None
+    found = kernels.compare(address, size, seed, 0)
+    if not found.ok:
+        raise WrongDataError(f"what a kernel wrote and a kernel read: {found.describe()}")
+    place = secrets.randbelow(words)
+    spoiled = bytes(byte ^ 0xFF for byte in pattern(seed, 1, place))
+    driver.write(address + place * WORD, spoiled)
+    found = kernels.compare(address, size, seed, int.from_bytes(spoiled, "little"))
+    if (found.wrong, found.first, found.poisoned) != (1, place * WORD, 1):
+        raise WrongDataError(
+            f"the comparing kernel was to find the word at byte {place * WORD} wrong, and found: {found.describe()}"
+        )
 
 
 def identity(driver: Driver, device: Any, index: int) -> dict[str, Any]:
@@ -140,63 +161,3 @@ def identity(driver: Driver, device: Any, index: int) -> dict[str, Any]:
         "compute_capability": driver.compute_capability(device),
         "memory_total": driver.memory_total(device),
     }
-
-
-def nvml_work(emit: Emit, _arguments: dict[str, Any]) -> None:
-    """The child's part for NVML: emits its driver version and how many GPUs it sees."""
-    emit({"nvml": telemetry.overview()})
-
-
-def _nvml(deadline: float) -> dict[str, Any]:
-    outcome = child.run("rackwell.probe.cuda_check:nvml_work", {}, deadline)
-    if outcome.events:
-        found: dict[str, Any] = outcome.events[-1]["nvml"]
-        return found
-    return {"available": False, "why": "NVML " + outcome.describe()}
-
-
-def _devices(outcome: Outcome, findings: set[str]) -> list[dict[str, Any]]:
-    count = next((event["count"] for event in outcome.events if "count" in event), 0)
-    identities = {event["device"]: event["identity"] for event in outcome.events if "identity" in event}
-    devices = []
-    for index in range(count):
-        steps = steps_of(outcome, {"device": index}, findings, DATA_MISMATCH_GPU)
-        devices.append({"index": index, **identities.get(index, {}), "steps": steps})
-    return devices
-
-
-def _unexplained(outcome: Outcome, problems: list[dict[str, str]]) -> list[dict[str, str]]:
-    """A child that ended between two steps: rare, and never to be taken for a pass."""
-    if outcome.state == "done" or problems:
-        return []
-    advice = explain(0)
-    return [problem("cuda-crash", f"the check {outcome.describe()}", host(), outcome.stderr.strip()[-300:], advice.fix)]
-
-
-def _denied(seen: surroundings.Surroundings) -> list[dict[str, str]]:
-    found = []
-    for node in seen.nodes:
-        if node.present and not node.usable and not node.path.endswith("-tools"):
-            fix = f"on the Proxmox host `pct set VMID --devN {node.path},mode=0666`, then restart the container"
-            why = f"its mode is {node.mode} and this process runs as uid {os.getuid()}"
-            found.append(problem("device-node-denied", f"{node.path} may not be opened", node.path, why, fix))
-    return found
-
-
-def _mismatch(nvml: dict[str, Any], user_space: str | None, kernel: str | None) -> list[dict[str, str]]:
-    if nvml.get("code") != _NVML_LIB_RM_VERSION_MISMATCH:
-        return []
-    why = f"user space {user_space or 'unknown'}, kernel module {kernel or 'unknown'}"
-    return [problem("driver-mismatch", "NVML refuses the kernel module", host(), why, explain(803).fix)]
-
-
-def _count(found: int, expected: int | None, seen: surroundings.Surroundings) -> list[dict[str, str]]:
-    wanted = 1 if expected is None else expected
-    if found == wanted or (expected is None and found > wanted):
-        return []
-    nodes = [node.path for node in seen.nodes if node.path[-1].isdigit()]
-    why = f"device nodes here: {', '.join(nodes) or 'none'}"
-    fix = "pass each GPU's node as a devN entry (rackwell: pve_container_gpus); on the host compare `nvidia-smi -L`"
-    if len(nodes) >= wanted:
-        fix = "on the Proxmox host look at `dmesg | grep -E 'NVRM|Xid'`: a node without its GPU is a GPU that failed"
-    return [problem("gpu-count", f"CUDA finds {found} GPUs, {wanted} are expected", host(), why, fix)]

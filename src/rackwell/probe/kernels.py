@@ -51,6 +51,13 @@ class Comparison:
             return "dropped"
         return "zero" if self.zeros == self.wrong else "other"
 
+    def describe(self) -> str:
+        """One clause for people."""
+        if not self.wrong:
+            return f"all {self.words} words are right"
+        kind = {"dropped": ", all of them as they were before", "zero": ", all of them zero"}.get(self.kind or "", "")
+        return f"{self.wrong} of {self.words} words are wrong, the first at byte {self.first}{kind}"
+
 
 class Kernels:
     """The kernels loaded into the context that is current; it must be current again whenever one is started.

@@ -2,30 +2,46 @@
 # ruff: noqa: N802 - the names are NVIDIA's
 """Stands in for cuda.bindings.driver in unit tests: GPUs whose memory is host memory, with faults on order.
 
+The kernels are done here by their names, so the PTX itself is not looked at. Each stream has a clock of its own, which
+the copies move on by what their rate says: no time passes.
+
 Faults come as JSON in RACKWELL_FAKE_CUDA:
     gpus: how many (2)
-    errors: {"cuMemAlloc": 2, "cuMemAlloc@1": 2}      result code of a call, of that GPU only after the @
-    hang: "cuMemcpyPeerAsync@0>1"                     this call never returns; a pair after the @ for peer copies
+    free: free bytes of each GPU
+    errors: {"cuMemAlloc": 2, "cuMemAlloc@1": 2}      result code of a call; after the @ of that GPU, pair or kernel only
+    hang: "cuMemcpyAsync@0>1"                         this call never returns; a pair after the @ for copies of peers,
+                                                      a kernel for launches: "cuLaunchKernel@copy"
     crash: "cuInit"                                   this call ends the process by SIGSEGV
     no_access: [[0, 1]]
-    corrupt: {"0>1": "zero" | "drop" | "flip" | "late"}   what a peer copy does instead; late = from the third one on
+    atomics: true                                     what the driver says of all pairs
+    lossy_atomics: true                               additions from afar are lost
+    corrupt: {"0>1": "zero" | "drop" | "flip" | "late"}   what a copy does instead, "0>1/kernel" for kernels only;
+                                                      late = from the third one on
+    bad_source: {"0>1": true}                         a copy also spoils what it was made from
     readback: {"1": "flip"}                           what a read from that GPU gives
+    kernels: {"1": "idle" | "blind" | "wrong"}        of that GPU's: do nothing; compare finds nothing; fill writes else
     gb_per_s: {"default": 50, "0>1": 8}
+    us: {"default": 1.3, "0>1": 14}                   a read of memory of 0 by 1
 """
 
 import ctypes
 import json
 import os
 import signal
+import struct
 import threading
 import types
 from typing import ClassVar
 
 FAKE = {"gpus": 2, **json.loads(os.environ.get("RACKWELL_FAKE_CUDA", "{}"))}
 NAMES = {0: "CUDA_SUCCESS", 2: "CUDA_ERROR_OUT_OF_MEMORY", 3: "CUDA_ERROR_NOT_INITIALIZED", 100: "CUDA_ERROR_NO_DEVICE"}
+NAMES[600] = "CUDA_ERROR_NOT_READY"
+MASK = (1 << 64) - 1
 
 CUdevice_attribute = types.SimpleNamespace(
-    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
 )
 CUdevice_P2PAttribute = types.SimpleNamespace(
     CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK=1,
@@ -44,15 +60,18 @@ class CUresult(int):
 
 class State:
     current = None
-    clock = 0.0  # milliseconds of all transfers
     copies = 0
-    memory: ClassVar = {}  # address -> (gpu, bytearray)
-    next_address = 0x1000
+    memory: ClassVar = {}  # address -> (gpu or None for the host, ctypes buffer)
 
 
-def _fault(call, key=None):
+class Stream:
+    def __init__(self):
+        self.clock = 0.0  # milliseconds
+
+
+def _fault(call, *keys):
     """The result of a call; None = it may go on."""
-    for name in (call, f"{call}@{key}"):
+    for name in (call, *(f"{call}@{key}" for key in keys)):
         if FAKE.get("hang") == name:
             threading.Event().wait()
         if FAKE.get("crash") == name:
@@ -65,6 +84,20 @@ def _fault(call, key=None):
 
 def _ok(*values):
     return (CUresult(0), *values)
+
+
+def _new(gpu, size):
+    buffer = (ctypes.c_char * (size + 16))()
+    address = (ctypes.addressof(buffer) + 15) & ~15
+    State.memory[address] = (gpu, size, buffer)
+    return address
+
+
+def _owner(address, size=0):
+    for start, (gpu, length, _) in State.memory.items():
+        if start <= address and address + size <= start + length:
+            return gpu
+    raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
 
 
 def cuInit(flags):
@@ -100,7 +133,7 @@ def cuDeviceTotalMem(device):
 
 
 def cuDeviceGetAttribute(attribute, device):
-    return _ok(12 if attribute == 75 else 0)
+    return _ok({75: 12, 76: 0, 16: 8}[attribute])
 
 
 def cuDevicePrimaryCtxRetain(device):
@@ -120,36 +153,44 @@ def cuCtxSynchronize():
     return _fault("cuCtxSynchronize", State.current) or _ok()
 
 
+def cuMemGetInfo():
+    return _ok(FAKE.get("free", 90 << 30), 96 << 30)
+
+
 def cuMemAlloc(size):
-    fault = _fault("cuMemAlloc", State.current)
-    if fault:
-        return fault
-    State.next_address += 0x1000
-    State.memory[State.next_address] = (State.current, bytearray(size))
-    return _ok(State.next_address)
+    return _fault("cuMemAlloc", State.current) or _ok(_new(State.current, size))
 
 
 def cuMemFree(address):
-    del State.memory[address]
+    assert State.memory.pop(address)[0] == State.current
+    return _ok()
+
+
+def cuMemHostAlloc(size, flags):
+    return _fault("cuMemHostAlloc") or _ok(_new(None, size))
+
+
+def cuMemHostGetDevicePointer(address, flags):
+    return _ok(address)
+
+
+def cuMemFreeHost(address):
+    assert State.memory.pop(address)[0] is None
     return _ok()
 
 
 def cuMemcpyHtoD(address, data, size):
-    State.memory[address][1][:] = data
+    assert _owner(address, size) == State.current
+    ctypes.memmove(address, bytes(data), size)
     return _fault("cuMemcpyHtoD", State.current) or _ok()
 
 
 def cuMemcpyDtoH(buffer, address, size):
-    gpu, memory = State.memory[address]
-    buffer[:] = memory
-    if FAKE.get("readback", {}).get(str(gpu)) == "flip":
+    gpu = _owner(address, size)
+    buffer[:] = ctypes.string_at(address, size)
+    if FAKE.get("readback", {}).get(str(gpu)) == "flip" and size > 64:
         buffer[7] ^= 1
     return _fault("cuMemcpyDtoH", State.current) or _ok()
-
-
-def cuMemsetD8(address, value, size):
-    ctypes.memset((ctypes.c_char * size).from_buffer(State.memory[address][1]), value, size)
-    return _ok()
 
 
 def cuDeviceCanAccessPeer(device, peer):
@@ -157,7 +198,7 @@ def cuDeviceCanAccessPeer(device, peer):
 
 
 def cuDeviceGetP2PAttribute(attribute, source, target):
-    return _ok({1: 0, 2: 1, 3: 0}[attribute])
+    return _ok({1: 0, 2: 1, 3: int(bool(FAKE.get("atomics")))}[attribute])
 
 
 def cuCtxEnablePeerAccess(context, flags):
@@ -169,11 +210,15 @@ def cuCtxDisablePeerAccess(context):
 
 
 def cuStreamCreate(flags):
-    return _ok("stream")
+    return _ok(Stream())
 
 
 def cuStreamSynchronize(stream):
     return _ok()
+
+
+def cuStreamQuery(stream):
+    return (CUresult(FAKE.get("query", 0)),)
 
 
 def cuStreamDestroy(stream):
@@ -185,7 +230,7 @@ def cuEventCreate(flags):
 
 
 def cuEventRecord(event, stream):
-    event["t"] = State.clock
+    event["t"] = stream.clock
     return _ok()
 
 
@@ -201,19 +246,120 @@ def cuEventDestroy(event):
     return _ok()
 
 
-def cuMemcpyPeerAsync(target, target_context, source, source_context, size, stream):
-    pair = f"{source_context[1]}>{target_context[1]}"
-    fault = _fault("cuMemcpyPeerAsync", pair)
+def cuMemcpyAsync(target, source, size, stream):
+    return _move("cuMemcpyAsync", "copy", target, source, size, 1, stream)
+
+
+def cuModuleLoadData(image):
+    assert image.endswith(b"\0")
+    return _fault("cuModuleLoadData", State.current) or _ok(image)
+
+
+def cuModuleUnload(module):
+    return _ok()
+
+
+def cuModuleGetFunction(module, name):
+    assert b".entry " + name + b"(" in module, name
+    return _ok(name.decode().removeprefix("rackwell_"))
+
+
+def cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+    values, types_ = parameters
+    assert types_ == (ctypes.c_uint64,) * len(values)
+    stream = stream or Stream()
+    kind = FAKE.get("kernels", {}).get(str(State.current))
+    if kind == "idle" and function != "spin":
+        return _ok()
+    fault = _fault("cuLaunchKernel", function)
+    if fault:
+        return fault
+    return globals()[f"_{function}"](kind, gx * bx, stream, *values) or _ok()
+
+
+def _move(call, engine, target, source, size, repeat, stream):
+    ends = (_owner(source, size), _owner(target, size))
+    pair = f"{ends[0]}>{ends[1]}"
+    fault = _fault(call, pair)
     if fault:
         return fault
     State.copies += 1
     speeds = FAKE.get("gb_per_s", {})
-    State.clock += size / speeds.get(pair, speeds.get("default", 50)) / 1e6
-    place, data = State.memory[target][1], State.memory[source][1]
-    kind = FAKE.get("corrupt", {}).get(pair)
+    rate = 1400 if ends[0] == ends[1] else speeds.get(f"{pair}/{engine}", speeds.get(pair, speeds.get("default", 50)))
+    stream.clock += repeat * size / rate / 1e6
+    corrupt = FAKE.get("corrupt", {})
+    kind = corrupt.get(f"{pair}/{engine}", corrupt.get(pair))
     if kind == "drop":
         return _ok()
-    place[:] = bytes(size) if kind == "zero" else data
+    ctypes.memmove(target, bytes(size) if kind == "zero" else ctypes.string_at(source, size), size)
     if kind == "flip" or (kind == "late" and State.copies > 2):
-        place[size // 2] ^= 0x10
+        _spoil(target + size // 2)
+    if FAKE.get("bad_source", {}).get(pair):
+        _spoil(source + size // 4)
     return _ok()
+
+
+def _spoil(address):
+    byte = ctypes.c_ubyte.from_address(address)
+    byte.value ^= 0x10
+
+
+def _word(seed, index):
+    z = (seed + index * 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & MASK
+    return z ^ z >> 31
+
+
+def _fill(kind, threads, stream, target, words, seed):
+    seed ^= kind == "wrong"
+    ctypes.memmove(target, struct.pack(f"<{words}Q", *[_word(seed, i) for i in range(words)]), 8 * words)
+
+
+def _poison(kind, threads, stream, target, words, value):
+    ctypes.memmove(target, value.to_bytes(8, "little") * words, 8 * words)
+
+
+def _compare(kind, threads, stream, source, words, seed, poison, result):
+    if kind == "blind" or not words:
+        return
+    found = struct.unpack(f"<{words}Q", ctypes.string_at(source, 8 * words))
+    wrong = [i for i in range(words) if found[i] != _word(seed, i)]
+    if wrong:
+        then = struct.unpack("<4Q", ctypes.string_at(result, 32))
+        now = (
+            then[0] + len(wrong),
+            min(then[1], *wrong[:1]),
+            then[2] + sum(found[i] == poison for i in wrong),
+            then[3] + sum(found[i] == 0 for i in wrong),
+        )
+        ctypes.memmove(result, struct.pack("<4Q", *now), 32)
+
+
+def _copy(kind, threads, stream, target, source, vectors, repeat):
+    if vectors:
+        return _move("kernel", "kernel", target, source, 16 * vectors, repeat, stream)
+    return None
+
+
+def _chain(kind, threads, stream, base, nodes, stride):
+    for i in range(nodes):
+        ctypes.c_uint64.from_address(base + i * stride).value = base + (i + 1) % nodes * stride
+
+
+def _chase(kind, threads, stream, start, steps, result):
+    times = FAKE.get("us", {})
+    at = start
+    for _ in range(steps):
+        at = ctypes.c_uint64.from_address(at).value
+    stream.clock += steps * times.get(f"{_owner(start)}>{State.current}", times.get("default", 1.3)) / 1e3
+    ctypes.memmove(result, struct.pack("<2Q", 2 * steps, at), 16)
+
+
+def _add(kind, threads, stream, counter, times):
+    if times and not (FAKE.get("lossy_atomics") and _owner(counter) != State.current):
+        ctypes.c_uint64.from_address(counter).value += threads * times
+
+
+def _spin(kind, threads, stream, flag):
+    pass
