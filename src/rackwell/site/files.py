@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about files that are answered, not raised, whatever text was given as a path."""
+"""Questions about files that are answered, not raised, whatever text was given as a path; and files that are whole."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 
@@ -38,3 +40,23 @@ def stems(folder: Path) -> list[str]:
         return sorted(entry.stem for entry in folder.glob("*.yml"))
     except (OSError, ValueError):
         return []
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file beside its place, make it durable, and move it in: it is whole or as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(partial).chmod(0o644)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

@@ -9,8 +9,9 @@ import re
 
 import pytest
 
-from rackwell.bench.report import render, scales, svg
+from rackwell.bench.report import render
 from rackwell.bench.result import BenchResult
+from rackwell.page import scales, svg
 
 from .conftest import STORY, crashed, point, run
 

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of a report by name, as a baseline keeps them, and as matrices."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+
+from rackwell.topology.measured import P2p
+from rackwell.topology.model import Pair
+from rackwell.topology.report import GpuReport
+
+Matrix = list[list[float | None]]
+"""N x N, from row to column; None on the diagonal and where nothing was measured."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Named:
+    """A matrix that is shown: its key, title and unit, and whether more is better."""
+
+    key: str
+    title: str
+    unit: str
+    values: Matrix
+    more_is_better: bool = True
+
+    @property
+    def known(self) -> list[float]:
+        """Every value there is."""
+        return [value for row in self.values for value in row if value is not None]
+
+
+_ENGINES = {"copy": "copy engine", "kernel": "kernel"}
+_WAYS = {1: "one way", 2: "both ways at once"}
+_LATENCIES = {"remote-read": "Latency of a remote read", "copy": "Latency of a small copy"}
+
+
+def matrices(report: GpuReport) -> list[Named]:
+    """Every matrix that holds at least one figure: bandwidths first, the plainest of them at the top."""
+    p2p = report.measurements.p2p
+    if p2p is None:
+        return []
+    found = []
+    for ways, told in _WAYS.items():
+        for engine, by in _ENGINES.items():
+            for op in ("write", "read"):
+                rows = [row for row in p2p.bandwidth if (row.engine, row.op, row.ways) == (engine, op, ways)]
+                values = matrix(report.count, (((row.src, row.dst), row.gb_per_s) for row in rows))
+                title = f"Bandwidth, {by} {op}s, {told}"
+                found.append(Named(f"{engine}/{op}/{ways}", title, "GB/s", values))
+    for kind in dict.fromkeys(row.kind for row in p2p.latency):
+        cells = (((row.src, row.dst), row.us) for row in p2p.latency if row.kind == kind)
+        title = _LATENCIES.get(kind, f"Latency, {kind}")
+        found.append(Named(f"latency/{kind}", title, "us", matrix(report.count, cells), more_is_better=False))
+    return [named for named in found if named.known]
+
+
+def matrix(count: int, cells: Iterable[tuple[Pair, float | None]]) -> Matrix:
+    """Cells as a matrix; those outside of it are left out."""
+    made: Matrix = [[None] * count for _ in range(count)]
+    for (src, dst), value in cells:
+        if 0 <= src < count and 0 <= dst < count and src != dst:
+            made[src][dst] = value
+    return made
+
+
+def values(report: GpuReport) -> dict[str, float]:
+    """Every figure that a baseline keeps, by its key; GPUs are named by UUID."""
+    p2p, collectives = report.measurements.p2p, report.measurements.collectives
+    found: dict[str, float | None] = {}
+    if p2p is not None:
+        found |= _pairs(report, p2p)
+        found |= {f"concurrent/{row.pattern}": row.gb_per_s for row in p2p.concurrent}
+    for point in collectives.points if collectives is not None else []:
+        found[f"collectives/busbw/{point.bytes}"] = point.busbw
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _pairs(report: GpuReport, p2p: P2p) -> dict[str, float | None]:
+    uuids = {gpu.index: gpu.uuid for gpu in report.gpus}
+
+    def ends(src: int, dst: int) -> str:
+        return f"{uuids.get(src, src)}/{uuids.get(dst, dst)}"
+
+    found = {f"p2p/{row.engine}/{row.op}/{row.ways}/{ends(row.src, row.dst)}": row.gb_per_s for row in p2p.bandwidth}
+    return found | {f"latency/{row.kind}/{ends(row.src, row.dst)}": row.us for row in p2p.latency}
+
+
+def less_is_better(key: str) -> bool:
+    """Whether the figure `key` is a time."""
+    return key.startswith("latency/")
+
+
+def asymmetric(values: Sequence[Sequence[float | None]], src: int, dst: int, share: float = 0.9) -> bool:
+    """Whether this direction is below `share` of the way back."""
+    there, back = values[src][dst], values[dst][src]
+    return there is not None and back is not None and there < share * back
+
+
+def median(values: Iterable[float]) -> float | None:
+    """Their median; None when there is none."""
+    known = list(values)
+    return statistics.median(known) if known else None
