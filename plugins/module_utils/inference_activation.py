@@ -19,6 +19,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client impo
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System, UnitState
 
 SLOT = "current"
+HELD = "gate-held"
 
 
 class Check(NamedTuple):
@@ -104,8 +105,8 @@ class GateError(Exception):
     """A start was not accepted.
 
     Attributes:
-        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy`` or
-            ``port-taken``.
+        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy``, ``port-taken`` or
+            ``gate-held``.
         lines: the log lines that tell why.
     """
 
@@ -154,6 +155,8 @@ class Gate:
             self._sleep(0.5)
             state = self.system.show(self.unit)
         self._read_log(invocation)
+        if state.held:
+            return GateError(HELD, "the boot gate holds the server", log.held_by(self._lines))
         why = log.last_error(self._lines)
         ended = f"it ended with {state.exit_text}" if state.ended and state.exit_text else "it gave up"
         return GateError(
@@ -306,6 +309,26 @@ class Activation:
         ready = self._clock() - begin
         self._hold_restarts(False)
         return Healthy(invocation, round(ready, 1), answer)
+
+    def stop(self) -> None:
+        """Stop the unit as systemd stops it; its files stay. Raises CommandError."""
+        self._stop()
+
+    def start_present(self, check: Check) -> Healthy:
+        """Start the unit as it is, and see it serve; systemd may go on trying when this start fails.
+
+        Raises:
+            GateError: this start does not serve.
+        """
+        begin = self._clock()
+        self._forget_failure()
+        try:
+            self.system.systemctl("start", self.unit)
+        except CommandError as error:
+            raise GateError("engine-died", "the engine could not be started", str(error)) from error
+        invocation = self.system.show(self.unit).invocation
+        answer = self.gate.verify(check, invocation, check.ready_timeout)
+        return Healthy(invocation, round(self._clock() - begin, 1), answer)
 
     def _put(self, wanted: Snapshot) -> None:
         """Put files and slot in place; ``None`` removes."""

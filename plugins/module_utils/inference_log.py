@@ -17,6 +17,8 @@ _FATAL = re.compile(
 )
 #: more lines than a start writes: a server with as many has been serving for long
 MANY_LINES = 20_000
+#: begins what `rackwell.probe require` says when the unit may not start
+_HELD = "held by the boot gate: "
 _READY = "The server is fired up and ready to roll!"
 # written on every way out, after whatever mattered
 _NOISE = re.compile(r"kill_process_tree called|it/s\]|s/it\]|\?it/s|\"(GET|POST|PUT) \S+ HTTP/|^\s*$")
@@ -83,3 +85,9 @@ def last_error(lines: Sequence[str]) -> str:
     """One line that names the error; empty when no line does."""
     lines = telling(lines)
     return lines[-1].strip() if lines else ""
+
+
+def held_by(lines: Sequence[str]) -> str:
+    """Why the boot gate held this start; of a condition that said nothing of the kind, its last line."""
+    told = [line for line in lines if line.startswith(_HELD)] or [line for line in lines if line.strip()]
+    return told[-1].strip() if told else "its ExecCondition did not hold, and said nothing"

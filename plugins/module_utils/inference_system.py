@@ -39,6 +39,11 @@ class UnitState(NamedTuple):
         """Whether the main process is gone."""
         return self.active in ("inactive", "failed")
 
+    @property
+    def held(self) -> bool:
+        """Whether systemd left it down since its ExecCondition did not hold; that is no failure for systemd."""
+        return self.ended and self.result == "exec-condition"
+
 
 def parse_show(text: str) -> UnitState:
     """The state in the output of ``systemctl show``."""
@@ -77,6 +82,17 @@ def parse_journal(text: str) -> tuple[list[str], str]:
             lines.append(message.rsplit("\r", 1)[-1])
         cursor = entry.get("__CURSOR", cursor)
     return lines, cursor
+
+
+def run_condition(command: list[str]) -> str:
+    """Ask what the unit asks before it starts (its ExecCondition): empty when it may, else why not, in one line."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd="/", check=False)
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    if done.returncode == 0:
+        return ""
+    return " ".join((done.stderr or done.stdout).split()) or f"{command[0]} ended with status {done.returncode}"
 
 
 class CommandError(Exception):

@@ -80,17 +80,30 @@ options:
         description: Length of the answer.
         type: int
         default: 16
+  condition:
+    description:
+      - Command with its arguments that the unit's C(ExecCondition) runs, which asks for the boot gate's verdict. It is
+        asked before anything is stopped, so that nothing is switched to a unit that would be held.
+    type: list
+    elements: str
+    default: []
   ready_timeout:
     description: Seconds from start to ready. An engine that dies is noticed at once, whatever this is.
     type: int
     default: 3600
+  allow_stop:
+    description: Consent to end what a running server serves. Without it O(state=stopped) fails when one runs.
+    type: bool
+    default: false
   state:
     description:
       - V(started) brings the server to what is declared.
       - V(checked) asks whether it serves, and whether it is as declared as far as O(unit) and O(release) are given. It
         changes nothing.
+      - V(running) starts the unit that is there when it does not run, and waits until it serves. It switches nothing.
+      - V(stopped) stops it, when O(allow_stop) says so. It comes back at the next boot, or with V(running).
     type: str
-    choices: [started, checked]
+    choices: [started, checked, running, stopped]
     default: started
 attributes:
   check_mode:
@@ -140,6 +153,10 @@ rackwell_error:
   description: What is wrong, where, why, and what mends it.
   returned: failure
   type: dict
+held:
+  description: Whether it is the boot gate that keeps the server down.
+  returned: failure
+  type: bool
 rolled_back:
   description: Whether what ran before was put back and started.
   returned: when a switch failed
@@ -166,6 +183,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import inference_file
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
+    HELD,
     SLOT,
     Activation,
     Check,
@@ -176,7 +194,12 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
     Snapshot,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import (
+    CommandError,
+    System,
+    UnitState,
+    run_condition,
+)
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 
 SCHEMA = "rackwell.inference_server/1"
@@ -190,6 +213,7 @@ _FIXES = {
     "wrong-model": "set model.served_name in the profile to what clients ask for",
     "insane-answer": "the build or its flags compute wrongly: compare with a build without its patches",
     "port-taken": "stop that process, or set another server.port in the profile",
+    "gate-held": "mend what the gate names, then have it checked again with the command that it names",
 }
 
 
@@ -226,6 +250,8 @@ class Server:
         fail(self.module, code, what, where, why, extra.pop("fix", fix), **extra)
 
     def _gate_failed(self, error: GateError, **extra: Any) -> None:
+        if error.code == HELD:
+            extra["held"] = True
         self._fail(error.code, error.what, self.unit, error.why, log=error.lines, **extra)
 
     def _result(self, healthy: Healthy, **more: Any) -> dict[str, Any]:
@@ -245,6 +271,8 @@ class Server:
     def checked(self) -> None:
         """Ask, and change nothing."""
         state = self.system.show(self.unit)
+        if state.held:
+            self._held()
         if state.ended:
             why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
@@ -281,6 +309,79 @@ class Server:
         """Verify what runs, without starting anything."""
         answer = self.gate.verify(self.check, invocation, timeout)
         return Healthy(invocation, None, answer)
+
+    # -- state: running ------------------------------------------------------------------------------------------
+
+    def running(self) -> None:
+        """Start what is there when it does not run, and wait until it serves."""
+        state = self.system.show(self.unit)
+        if not state.loaded:
+            why = "it has not been provisioned"
+            fail(self.module, "not-there", "there is no such unit here", self.unit, why, "rackwell provision makes it")
+        if state.ended and self.module.check_mode:
+            result = {"schema": SCHEMA, "unit": self.unit, "release": self.present.release, "restarts": False}
+            done(self.module, True, result, msg=f"would start {self.unit}")
+        with files.exclusive(self.paths.lock) as mine:
+            if not mine:
+                self._activation_runs()
+            try:
+                if state.ended:
+                    healthy = self.activation.start_present(self.check)
+                else:
+                    healthy = self._ask(state.invocation, self._loading_time(state))
+            except GateError as error:
+                self._gate_failed(error)
+                raise
+        done(self.module, state.ended, self._result(healthy))
+
+    # -- state: stopped ------------------------------------------------------------------------------------------
+
+    def stopped(self) -> None:
+        """Stop what runs, with consent."""
+        state = self.system.show(self.unit)
+        result = {"schema": SCHEMA, "unit": self.unit, "release": self.present.release, "stopped": not state.ended}
+        if state.ended:
+            done(self.module, False, result)
+        if not self.module.params["allow_stop"]:
+            why = "it would be disturbed, and would falsify what is measured"
+            fix = "stop it for that time with --stop-server (it is started again), or run this while it is down"
+            fail(self.module, "server-running", "the inference server runs", self.unit, why, fix, held=True)
+        if not self.module.check_mode:
+            with files.exclusive(self.paths.lock) as mine:
+                if not mine:
+                    self._activation_runs()
+                self.activation.stop()
+        done(self.module, True, result)
+
+    def _activation_runs(self) -> None:
+        why = f"another run holds {self.paths.lock}"
+        fix = f"wait for it: it ends by itself, verified (cat {self.paths.marker})"
+        fail(self.module, "activation-running", "an activation is under way here", self.unit, why, fix)
+
+    def _loading_time(self, state: UnitState) -> float:
+        """Seconds that a start has left to get ready: one that never said "ready" is still loading."""
+        lines, _ = self.system.journal(state.invocation)
+        since = max(0.0, time.monotonic() - state.started_monotonic)
+        return 0.0 if log.said_ready(lines) else max(self.check.ready_timeout - since, 0.0)
+
+    # -- the boot gate -------------------------------------------------------------------------------------------
+
+    def _condition(self) -> str:
+        """Why the boot gate would hold a start; empty when it would not, or there is none."""
+        command = self.module.params["condition"]
+        return run_condition(command) if command else ""
+
+    def _held_or_not(self, why: str) -> None:
+        """Fail when a start would be held."""
+        if why:
+            self._fail(HELD, "the boot gate holds the server", self.unit, why, held=True)
+
+    def _held(self) -> None:
+        """Fail with what held the start that is over. The gate is asked again: it knows more by now."""
+        state = self.system.show(self.unit)
+        lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
+        why = self._condition() or log.held_by(lines)
+        self._fail(HELD, "the boot gate held the server", self.unit, why, held=True)
 
     # -- state: started ------------------------------------------------------------------------------------------
 
@@ -343,9 +444,12 @@ class Server:
         if model:
             missing += self._model_problems(model)
         self._preflight_port()
-        if missing and not self.module.check_mode:
-            fail(self.module, *missing[0])
-        return [what for _code, what, _where, _why, _fix in missing]
+        held = self._condition()
+        if not self.module.check_mode:
+            if missing:
+                fail(self.module, *missing[0])
+            self._held_or_not(held)
+        return [*(what for _code, what, _where, _why, _fix in missing), *([held] if held else [])]
 
     def _model_problems(self, model: str) -> list[tuple[str, str, str, str, str]]:
         if not os.path.isdir(model):
@@ -395,9 +499,7 @@ class Server:
             done(self.module, True, {**plan, "missing": notes}, diff=diff, msg=told + note)
         with files.exclusive(self.paths.lock) as mine:
             if not mine:
-                why = f"another run holds {self.paths.lock}"
-                fix = f"wait for it: it ends by itself, verified (cat {self.paths.marker})"
-                fail(self.module, "activation-running", "an activation is under way here", self.unit, why, fix)
+                self._activation_runs()
             reasons = self._still(drift, reasons)
             self._activate(reasons, self._diff())
 
@@ -413,12 +515,9 @@ class Server:
     def _keep_if_healthy(self) -> list[str]:
         """End well when what runs as declared also serves; else say why it must be restarted."""
         state = self.system.show(self.unit)
-        lines, _ = self.system.journal(state.invocation)
-        # a server that never said "ready" since its start is still loading, and has the rest of its time
-        running = max(0.0, time.monotonic() - state.started_monotonic)
-        left = 0.0 if log.said_ready(lines) or self.module.check_mode else self.check.ready_timeout - running
+        left = 0.0 if self.module.check_mode else self._loading_time(state)
         try:
-            healthy = self._ask(state.invocation, max(left, 0.0))
+            healthy = self._ask(state.invocation, left)
         except GateError as error:
             self.module.warn(f"{self.unit}: {error}")
             return [f"{error.what}: {error.why}"]
@@ -494,8 +593,10 @@ def argument_spec() -> dict[str, Any]:
                 "max_tokens": {"type": "int", "default": 16},
             },
         },
+        "condition": {"type": "list", "elements": "str", "default": []},
         "ready_timeout": {"type": "int", "default": 3600},
-        "state": {"type": "str", "choices": ["started", "checked"], "default": "started"},
+        "allow_stop": {"type": "bool", "default": False},
+        "state": {"type": "str", "choices": ["started", "checked", "running", "stopped"], "default": "started"},
     }
 
 
@@ -516,10 +617,8 @@ def main() -> None:
     )
     show_all_but_secrets(module)
     server = Server(module)
-    if module.params["state"] == "checked":
-        server.checked()
-    else:
-        server.started()
+    # each state is a method of its name
+    getattr(server, module.params["state"])()
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ class Start:
     lines: list[str] = dataclasses.field(default_factory=list)
     answer: str = " Paris."
     names: str = "glm-5"
+    held: bool = False
 
 
 class World:
@@ -65,7 +66,8 @@ class World:
         self.calls.append(verb)
         if verb == "start":
             self.count += 1
-            self.active, self.asked = True, 0
+            # systemd counts a start whose ExecCondition does not hold as done
+            self.active, self.asked = not self.start.held, 0
             drop_in = Path(self.paths.runtime_units) / f"{UNIT}.d" / "50-rackwell-gate.conf"
             self.held.append(drop_in.exists())
         elif verb == "stop":
@@ -79,8 +81,10 @@ class World:
         self.asked += 1
         if self.count and self.active and self.asked > self.start.lives:
             self.active = False
-        state = "active" if self.active else "failed" if self.count else "inactive"
-        return UnitState(self.loaded, state, f"start{self.count}", "", "signal 9", self.enabled, 0.0)
+        held = bool(self.count) and self.start.held and not self.active
+        state = "active" if self.active else "failed" if self.count and not held else "inactive"
+        result = "exec-condition" if held else ""
+        return UnitState(self.loaded, state, f"start{self.count}", result, "signal 9", self.enabled, 0.0)
 
     def journal(self, _invocation: str, cursor: str = "") -> tuple[list[str], str]:
         return ([] if cursor else self.start.lines), "end"
@@ -268,3 +272,32 @@ def test_preparing_touches_nothing_that_runs(paths: Paths) -> None:
     assert world.calls == calls
     assert activation.present()[:4] == (*WANTED_OLD[:3], True)
     assert sorted(p.name for p in Path(paths.unit_file).parent.iterdir()) == ["inference.env", UNIT]
+
+
+HELD_LINE = "held by the boot gate: p2p-corrupt: GPU 0 to 1 wrong data. Then: rackwell verify glm5-01 --release-gate"
+
+
+def test_a_start_that_the_boot_gate_holds_is_told_with_the_gates_line_and_rolled_back(paths: Paths) -> None:
+    activation, _world = serve_old(paths, [Start(held=True, lines=["unrelated", HELD_LINE, "later"]), Start()])
+    error, (rolled_back, healthy, _told) = run(activation, WANTED_NEW)
+    assert (error.code, error.why) == ("gate-held", HELD_LINE)
+    assert (rolled_back, healthy is not None) == (True, True)
+
+
+def test_starting_what_is_there_switches_nothing(paths: Paths) -> None:
+    activation, world = serve_old(paths, [Start()])
+    activation.stop()
+    assert not world.active
+    healthy = activation.start_present(CHECK)
+    assert healthy.invocation == "start2"
+    assert world.held[-1] is False, "systemd restarts it as at a boot"
+    assert activation.present()[:4] == (*WANTED_OLD[:3], True)
+    assert not activation.interrupted()
+
+
+def test_starting_what_the_gate_holds(paths: Paths) -> None:
+    activation, _world = serve_old(paths, [Start(held=True, lines=[HELD_LINE])])
+    activation.stop()
+    with pytest.raises(GateError) as error:
+        activation.start_present(CHECK)
+    assert (error.value.code, error.value.why) == ("gate-held", HELD_LINE)

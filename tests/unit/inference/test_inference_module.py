@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
     Healthy,
     Snapshot,
 )
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import UnitState
 from ansible_collections.rackwell.gpu.plugins.modules import inference_server
 
 TOKEN = "hf_abcdefghij"
@@ -163,3 +166,100 @@ def test_neither_check_mode_nor_a_run_beside_another_activates(
     monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(False))
     with pytest.raises(EndedError, match="told" if check_mode else "activation-running"):
         server.started()
+
+
+class EndedError(Exception):
+    """The module ended."""
+
+
+def asked(*, active: bool, condition: list[str], **params: Any) -> tuple[Any, dict[str, Any]]:
+    """A module on a unit in this state, and what it ended with."""
+    ended: dict[str, Any] = {}
+
+    def end(**result: Any) -> None:
+        ended.update(result)
+        raise EndedError
+
+    state = UnitState(True, "active" if active else "inactive", "i", "", "", True, 0.0)
+    server: Any = object.__new__(inference_server.Server)
+    server.unit, server.check, server.release, server.root = "rackwell-inference.service", CHECK, NEW, "/opt/rackwell"
+    server.user = "root"
+    server.module = SimpleNamespace(
+        check_mode=params.pop("check_mode", False),
+        params={"condition": condition, "model_path": "", "allow_stop": False, **params},
+        exit_json=end,
+        fail_json=end,
+    )
+    server.present = snapshot(OLD)
+    server.paths = SimpleNamespace(lock="/x/lock", marker="/x/marker")
+    server.system = SimpleNamespace(show=lambda _unit: state, journal=lambda *_: ([], ""))
+    return server, ended
+
+
+HELD = [sys.executable, "-c", "import sys; sys.exit('held by the boot gate: p2p-corrupt: x')"]
+PASSED = [sys.executable, "-c", ""]
+
+
+@pytest.fixture
+def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A release that is staged, and a port that is free."""
+    (tmp_path / "releases" / NEW).mkdir(parents=True)
+    (tmp_path / "releases" / NEW / "complete").touch()
+    monkeypatch.setattr(inference_server.ports, "port_owners", lambda _host, _port: [])
+    return tmp_path
+
+
+def test_nothing_is_switched_to_a_unit_that_the_gate_would_hold(ready: Path) -> None:
+    server, ended = asked(active=True, condition=HELD)
+    server.root = str(ready)
+    with pytest.raises(EndedError):
+        server._preflight()
+    assert ended["rackwell_error"]["code"] == "gate-held"
+    assert ended["rackwell_error"]["why"] == "held by the boot gate: p2p-corrupt: x"
+    assert ended["held"] is True
+
+
+def test_check_mode_tells_of_a_gate_that_has_still_to_pass(ready: Path) -> None:
+    server, ended = asked(active=True, condition=HELD, check_mode=True)
+    server.root = str(ready)
+    assert server._preflight() == ["held by the boot gate: p2p-corrupt: x"]
+    assert not ended
+
+
+@pytest.mark.parametrize("condition", [[], PASSED])
+def test_a_gate_that_passed_or_is_not_declared_holds_nothing(ready: Path, condition: list[str]) -> None:
+    server, _ended = asked(active=True, condition=condition)
+    server.root = str(ready)
+    assert server._preflight() == []
+
+
+def test_a_server_that_runs_is_stopped_with_consent_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
+    server, ended = asked(active=True, condition=[])
+    server.activation = SimpleNamespace(stop=lambda: stopped.append(True))
+    with pytest.raises(EndedError):
+        server.stopped()
+    assert (ended["rackwell_error"]["code"], ended["held"], stopped) == ("server-running", True, [])
+    server.module.params["allow_stop"] = True
+    with pytest.raises(EndedError):
+        server.stopped()
+    assert (ended["changed"], stopped) == (True, [True])
+
+
+def test_a_server_that_is_down_needs_no_consent() -> None:
+    server, ended = asked(active=False, condition=[])
+    with pytest.raises(EndedError):
+        server.stopped()
+    assert ended["changed"] is False
+    assert ended["rackwell_result"]["stopped"] is False
+
+
+def test_asking_a_server_that_the_gate_held_tells_what_the_gate_says_now() -> None:
+    server, ended = asked(active=False, condition=HELD)
+    held = UnitState(True, "inactive", "i", "exec-condition", "", True, 0.0)
+    server.system = SimpleNamespace(show=lambda _unit: held, journal=lambda *_: (["held by the boot gate: old"], ""))
+    with pytest.raises(EndedError):
+        server.checked()
+    assert ended["rackwell_error"]["code"] == "gate-held"
+    assert ended["rackwell_error"]["why"] == "held by the boot gate: p2p-corrupt: x"

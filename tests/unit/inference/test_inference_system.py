@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import System, parse_journal, parse_show
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import (
+    System,
+    parse_journal,
+    parse_show,
+    run_condition,
+)
 
 KILLED = """\
 LoadState=loaded
@@ -65,3 +71,27 @@ def test_of_a_server_that_has_served_for_weeks_only_the_end_of_the_journal_is_re
 def test_a_server_with_very_many_lines_is_past_its_loading() -> None:
     assert inference_log.said_ready(["decode"] * inference_log.MANY_LINES)
     assert not inference_log.said_ready(["loading"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("raise SystemExit(0)", ""),
+        ("import sys; sys.exit('held by the boot gate: x')", "held by the boot gate: x"),
+        ("print('a\\nb'); raise SystemExit(3)", "a b"),
+        ("raise SystemExit(3)", f"{sys.executable} ended with status 3"),
+    ],
+)
+def test_the_condition_is_asked_as_systemd_asks_it(program: str, why: str) -> None:
+    assert run_condition([sys.executable, "-c", program]) == why
+
+
+def test_a_condition_that_cannot_be_asked_does_not_hold(tmp_path: Path) -> None:
+    assert "No such file" in run_condition([str(tmp_path / "python"), "-m", "rackwell.probe"])
+
+
+def test_a_unit_left_down_by_its_condition() -> None:
+    text = "LoadState=loaded\nActiveState=inactive\nResult=exec-condition\n"
+    assert parse_show(text).held
+    assert not parse_show(text.replace("exec-condition", "success")).held
+    assert not parse_show(text.replace("inactive", "active")).held

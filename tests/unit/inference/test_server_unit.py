@@ -31,7 +31,10 @@ PROFILE: dict[str, Any] = {
 }
 
 
-def render(name: str, profile: dict[str, Any]) -> str:
+REQUIRE = ["/opt/rackwell/probe/env/bin/python", "-I", "-m", "rackwell.probe", "require", "--container", "glm5-01"]
+
+
+def render(name: str, profile: dict[str, Any], condition: list[str] | None = None) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ROLE / "templates"), trim_blocks=True, keep_trailing_newline=True
     )
@@ -41,6 +44,7 @@ def render(name: str, profile: dict[str, Any]) -> str:
         __inference_server_profile=profile,
         inference_server_user="rackwell",
         inference_server_release_root="/opt/rackwell",
+        __inference_server_condition=condition or [],
     )
 
 
@@ -88,6 +92,22 @@ def test_the_unit_lists_one_flag_a_line() -> None:
     assert lines[-1] == "WantedBy=multi-user.target"
 
 
+def test_the_gate_is_wanted_and_asked_before_the_start() -> None:
+    lines = render("rackwell-inference.service.j2", PROFILE, REQUIRE).splitlines()
+    assert "After=network-online.target local-fs.target rackwell-gpu-gate.service" in lines
+    assert "Wants=rackwell-gpu-gate.service" in lines
+    # a Requires would take a serving server down with a gate that is run again
+    assert not [line for line in lines if line.startswith(("Requires=", "BindsTo=", "PartOf="))]
+    condition = lines.index("ExecCondition=" + " ".join(REQUIRE))
+    assert lines[condition + 1].startswith("ExecStart=")
+
+
+def test_without_a_gate_the_unit_knows_of_none() -> None:
+    text = render("rackwell-inference.service.j2", PROFILE)
+    assert "gate" not in text
+    assert "ExecCondition" not in text
+
+
 def test_the_environment_file() -> None:
     lines = render("inference.env.j2", PROFILE).splitlines()
     assert lines[1:] == ['N="8"', 'NCCL_P2P_LEVEL="SYS"', 'QUOTED="a \\"b\\" \\$c"']
@@ -96,9 +116,10 @@ def test_the_environment_file() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("condition", [[], REQUIRE])
+def test_systemd_takes_the_unit(tmp_path: Path, condition: list[str]) -> None:
     unit = tmp_path / "rackwell-inference.service"
-    text = render("rackwell-inference.service.j2", PROFILE)
+    text = render("rackwell-inference.service.j2", PROFILE, condition).replace(REQUIRE[0], "/bin/true")
     # the program, its user and its files are not on this machine: only the words of the unit are looked at
     unit.write_text(text.replace("/opt/rackwell/current/env/bin/python", "/bin/true").replace("User=rackwell\n", ""))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
