@@ -231,7 +231,7 @@ def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follo
 
 
 def _chosen(spec: BuildSpec, package: dict[str, Any], python: str) -> LockedWheel:
-    wheels = {_filename(wheel): wheel for wheel in package.get("wheels", [])}
+    wheels = {wheel_filename(wheel): wheel for wheel in package.get("wheels", [])}
     filename = best(list(wheels), python)
     project, version = canonicalize_name(package["name"]), str(package.get("version", ""))
     if filename is None:
@@ -254,7 +254,8 @@ def _chosen(spec: BuildSpec, package: dict[str, Any], python: str) -> LockedWhee
     return LockedWheel(project, version, filename, sha256, int(wheel.get("size", 0)))
 
 
-def _filename(wheel: dict[str, Any]) -> str:
+def wheel_filename(wheel: dict[str, Any]) -> str:
+    """The file name of a wheel that uv tells of."""
     place = str(wheel.get("name") or wheel.get("url") or wheel.get("path"))
     return urllib.parse.unquote(urllib.parse.urlsplit(place).path.rsplit("/", 1)[-1])
 
