@@ -24,6 +24,8 @@ _BASE_PACKAGES = [
     "procps", "sudo", "kmod", "ifupdown", "iputils-ping", "zstd",
 ]
 # fmt: on
+# where a distribution's own package has it, and the loader finds it; NVIDIA's driver does not bring it
+_NCCL = "usr/lib/x86_64-linux-gnu/libnccl.so.2"
 _HOST_PACKAGES = ["lxc", "uidmap", "bridge-utils", "libpam-modules"]
 
 _DPKG = """# The laboratory can be made again at any time: speed over safety, and no manuals.
@@ -80,8 +82,11 @@ rm -f "$root/usr/sbin/policy-rc.d" "$root/etc/resolv.conf"
 """
 
 
-def ensure(cache: Cache, suites: Sequence[str]) -> Path:
+def ensure(cache: Cache, suites: Sequence[str], nccl: Path | None = None) -> Path:
     """Make what is missing of the cache for these suites (bookworm's base is always needed, for the hosts).
+
+    Args:
+        nccl: a libnccl.so.2 that the templates have in their library directory.
 
     Returns:
         The host layer: a whole root filesystem that hosts are started from.
@@ -96,11 +101,11 @@ def ensure(cache: Cache, suites: Sequence[str]) -> Path:
     def bookworm() -> None:
         _base(cache, "bookworm")
         # packing (zstd, disk) and installing (network, dpkg) hardly compete
-        _together(lambda: layer.append(_layer(cache)), lambda: _template(cache, "bookworm"))
+        _together(lambda: layer.append(_layer(cache)), lambda: _template(cache, "bookworm", nccl))
 
     def other(suite: str) -> None:
         _base(cache, suite)
-        _template(cache, suite)
+        _template(cache, suite, nccl)
 
     with files.locked(cache.root / ".lock", "cache"):
         # debootstrap keeps one core busy: two suites take hardly longer than one
@@ -147,22 +152,31 @@ def _base(cache: Cache, suite: str) -> Path:
     return _finish(partial, target, _base_recipe())
 
 
-def _template(cache: Cache, suite: str) -> Path:
-    """What `pct create` unpacks: the base as a tar archive of zstd's fastest level."""
+def _template(cache: Cache, suite: str, nccl: Path | None) -> Path:
+    """What `pct create` unpacks: the base, and NCCL as a system library, as a tar archive of zstd's fastest level."""
     target = cache.template(suite)
-    if _complete(target, _base_recipe()):
+    recipe = _base_recipe() if nccl is None else f"{_base_recipe()} {files.digest(nccl)[:12]}"
+    if _complete(target, recipe):
         return target
     partial = target.with_name(f"{target.name}.partial")
     target.parent.mkdir(parents=True, exist_ok=True)
     left_out = "--exclude=./dev/* --exclude=./proc/* --exclude=./sys/*"
-    script = f'exec tar -C "$1" --numeric-owner --xattrs {left_out} -I "zstd -1 -T0 -q" -cf "$2" .'
+    arguments, extra = [str(cache.base(suite)), str(partial)], ""
+    if nccl is not None:
+        stage = _fresh(target.with_name(f"nccl-{suite}"))
+        files.write(stage / _NCCL, nccl.read_bytes(), 0o644)
+        # the one file, and not the directories above it: the base has those
+        arguments, extra = [*arguments, str(stage)], f'-C "$3" {_NCCL}'
+    script = f'exec tar -C "$1" --numeric-owner --xattrs {left_out} -I "zstd -1 -T0 -q" -cf "$2" . {extra}'
     run_long(
-        namespace.command(script, [str(cache.base(suite)), str(partial)], build=True),
+        namespace.command(script, arguments, build=True),
         cache.logs / f"template-{suite}.log",
         suite,
         f"packing {target.name}",
     )
-    return _finish(partial, target, _base_recipe())
+    if nccl is not None:
+        shutil.rmtree(stage)
+    return _finish(partial, target, recipe)
 
 
 def _layer(cache: Cache) -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: up, down, status, shell, destroy, set, reset."""
+"""The command line: up, down, status, shell, destroy, reboot, set, reset."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from rwlab import access, console, faults, files, lab
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "--suite", type=lambda text: text.split(","), help="templates to offer: bookworm,trixie (default: bookworm)"
     )
     command.add_argument("--hosts", type=int, help="least number of Proxmox VE hosts (default: one a suite)")
+    command.add_argument("--nccl", type=Path, help="libnccl.so.2 for new containers' library directory (real GPUs)")
     command.add_argument("--json", action="store_true", help="print the status afterwards, as JSON")
     command.set_defaults(run=_up)
 
@@ -108,9 +110,14 @@ def _parser() -> argparse.ArgumentParser:
         description="KEY=JSON changes; KEY= removes. See README.md.",
     )
     command.add_argument("--host", default="pve1")
+    command.add_argument("--container", help="target node: inside this running container, until its next start")
     command.add_argument("target", choices=faults.TARGETS)
     command.add_argument("change", nargs="+", metavar="KEY=JSON")
     command.set_defaults(run=_set)
+
+    command = commands.add_parser("reboot", parents=[common], help="restart a host, as after a power cycle")
+    command.add_argument("machine", metavar="HOST")
+    command.set_defaults(run=_reboot)
 
     command = commands.add_parser("reset", parents=[common], help="take back all that `set` did")
     command.add_argument("--host", help="only this host")
@@ -119,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(arguments: argparse.Namespace, instance: Instance) -> int:
-    lab.up(instance, arguments.suite, arguments.hosts)
+    lab.up(instance, arguments.suite, arguments.hosts, arguments.nccl)
     return _status(arguments, instance)
 
 
@@ -149,7 +156,9 @@ def _status(arguments: argparse.Namespace, instance: Instance) -> int:
 def _set(arguments: argparse.Namespace, instance: Instance) -> int:
     record = _existing(instance)
     with files.locked(instance.lock, instance.name):
-        faults.change(instance, record, record.host(arguments.host), arguments.target, arguments.change)
+        faults.change(
+            instance, record, record.host(arguments.host), arguments.target, arguments.change, arguments.container
+        )
     return 0
 
 
@@ -158,6 +167,11 @@ def _reset(arguments: argparse.Namespace, instance: Instance) -> int:
     with files.locked(instance.lock, instance.name):
         for host in [record.host(arguments.host)] if arguments.host else record.hosts:
             faults.reset(instance, record, host)
+    return 0
+
+
+def _reboot(arguments: argparse.Namespace, instance: Instance) -> int:
+    lab.reboot(instance, arguments.machine)
     return 0
 
 

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+import shlex
 from typing import Any
 
-from rwlab import files, gpus, hosts, kernel
+from rwlab import access, files, gpus, hosts, kernel, nodes
 from rwlab.errors import LabError
 from rwlab.paths import SOURCE, HostPaths, Instance
 from rwlab.proc import run
 from rwlab.record import Host, Record
-from rwlab.site import ENGINE_FILE, MODEL
+from rwlab.site import ENGINE_FILE, MODEL, declared
 
 TARGETS = ("gpu", "engine", "kernel", "node")
 
@@ -67,17 +70,25 @@ def parse(text: str) -> tuple[str, Any, bool]:
         return key, value, False
 
 
-def change(instance: Instance, record: Record, host: Host, target: str, changes: list[str]) -> None:
+def change(
+    instance: Instance, record: Record, host: Host, target: str, changes: list[str], container: str | None = None
+) -> None:
     """Apply ``KEY=JSON`` changes to one of a host's stand-ins.
 
-    gpu: the GPU state file. engine: the toy model's rackwell-lab-engine.json. kernel: ``version``, ``hmm``,
-    ``loaded.MODULE``. node: ``nvidia3=false`` takes a device node away from the running host, ``=true`` brings it back.
+    gpu: the GPU state file. engine: the toy model's rackwell-lab-engine.json. kernel: :func:`_kernel`.
+    node: ``nvidia3=false`` takes a device node away from the running host, ``=true`` brings it back; what else it can
+    be says nodes.fault. ``at_boot=false``: the laboratory makes none at the host's start.
+
+    Args:
+        container: with target node: change the node inside this running container, not the host's.
 
     Raises:
         LabError: unknown target or place; a laboratory with real GPUs has no such stand-ins.
     """
     paths = instance.host(host.name)
     parsed = [parse(text) for text in changes]
+    if container and target != "node":
+        raise LabError("usage", "--container is for nodes", fix="lab.py set node --container NAME …", exit_code=2)
     if target == "engine":
         path = paths.models / _model() / ENGINE_FILE
         document = files.read_json(path) or {}
@@ -87,25 +98,39 @@ def change(instance: Instance, record: Record, host: Host, target: str, changes:
         return
     _stand_ins_only(record)
     new, state = kernel.settings(paths), files.read_json(kernel.state_file(paths))
+    before, named = copy.deepcopy(state), set[str]()
     for key, value, remove in parsed:
         if target == "gpu":
             assign(state, key, value, remove=remove)
         elif target == "kernel":
-            _kernel(new, state, key, value)
+            _kernel(new, state, host.name, key, value)
+        elif key == "at_boot":
+            new["at_boot"] = value is not False
         else:
-            _node(new, state, key, present=value is True)
+            named.add(_node(new, state, key, value, container and _vmid(record, host, container)))
+    if [gpu.get("minor") for gpu in state["gpus"]] != [gpu.get("minor") for gpu in before["gpus"]]:
+        gpus.swap_minors(state, before)
+        new.pop("minors", None)
     kernel.change(paths, new, state)
-    _show_nodes(instance, paths, host)
+    if container:
+        _into_container(instance, record, host, _vmid(record, host, container), new, named)
+    else:
+        _show_nodes(instance, paths, host, named)
 
 
 def reset(instance: Instance, record: Record, host: Host) -> None:
-    """Take back everything that :func:`change` did to a host."""
+    """Take back everything that :func:`change` did to a host, and to containers that still run."""
     paths = instance.host(host.name)
     engine = (SOURCE / "site/model" / ENGINE_FILE).read_bytes()
     files.write(paths.models / _model() / ENGINE_FILE, engine)
-    if record.gpus == "stand-in":
-        kernel.change(paths, {"kernel": gpus.kernel_settings(), "missing": []}, gpus.healthy(host.name))
-        _show_nodes(instance, paths, host)
+    if record.gpus != "stand-in":
+        return
+    was, new = kernel.settings(paths), kernel.defaults()
+    state = gpus.healthy(host.name)
+    kernel.change(paths, new, state)
+    _show_nodes(instance, paths, host, set(kernel.healthy_nodes(new, state)))
+    for vmid, changed in was["containers"].items():
+        _into_container(instance, record, host, int(vmid), new, set(changed))
 
 
 def _model() -> str:
@@ -119,37 +144,87 @@ def _stand_ins_only(record: Record) -> None:
         )
 
 
-def _kernel(new: dict[str, Any], state: dict[str, Any], key: str, value: Any) -> None:
+def _kernel(new: dict[str, Any], state: dict[str, Any], host: str, key: str, value: Any) -> None:
+    """One change of target kernel; a value of None takes it back.
+
+    version (of the driver), hmm, loaded.MODULE, params.NAME (/proc/driver/nvidia/params), release (of the kernel),
+    iommu (off, pt, translated), cmdline (further boot options), dmi.NAME, dmesg (lines), machine (a name: the GPUs of
+    another machine, with other UUIDs).
+    """
+    kept, (part, _, name) = new["kernel"], key.partition(".")
+    healthy = kernel.defaults()["kernel"]
     if key == "version":
         # the modules and the installer's checks read one and the same
-        state["driver_version"] = str(value)
+        state["driver_version"] = str(value or gpus.DRIVER_VERSION)
+    elif key == "machine":
+        known = gpus.healthy(host)["gpus"]
+        for gpu, own in zip(state["gpus"], known, strict=False):
+            gpu["uuid"] = gpus.uuid(str(value), gpu["bus_id"]) if value else own["uuid"]
+    elif key == "iommu":
+        assign(state, "iommu", value, remove=value is None)
     elif key == "hmm":
-        new["kernel"]["hmm"] = value is True
-    elif key.removeprefix("loaded.") in new["kernel"]["loaded"]:
-        new["kernel"]["loaded"][key.removeprefix("loaded.")] = value is True
+        kept["hmm"] = value is True
+    elif key in ("release", "cmdline"):
+        kept[key] = str(value if value is not None else healthy[key])
+    elif key == "dmesg":
+        kept[key] = value if isinstance(value, list) else [] if value is None else [str(value)]
+    elif part == "loaded" and name in kept[part]:
+        kept[part][name] = value is True
+    elif part == "dmi" and name in healthy[part]:
+        kept[part][name] = str(value if value is not None else healthy[part][name])
+    elif part == "params" and re.fullmatch(r"\w+", name):
+        assign(kept, key, value, remove=value is None)
     else:
-        modules = ", ".join(f"loaded.{name}" for name in gpus.MODULES)
-        raise LabError("no-such-place", f"kernel has no {key!r}", why=f"version, hmm, {modules}", exit_code=2)
+        known_keys = ["version", "hmm", "release", "iommu", "cmdline", "dmesg", "machine", "params.NAME"]
+        known_keys += [f"{part}.{name}" for part in ("loaded", "dmi") for name in healthy[part]]
+        raise LabError("no-such-place", f"kernel has no {key!r}", why=", ".join(known_keys), exit_code=2)
 
 
-def _node(new: dict[str, Any], state: dict[str, Any], name: str, *, present: bool) -> None:
+def _node(new: dict[str, Any], state: dict[str, Any], name: str, value: Any, vmid: int | None) -> str:
     name = name.removeprefix("/dev/")
-    if name not in gpus.nodes(state, set()):
+    known = kernel.healthy_nodes(new, state)
+    if name not in known:
+        raise LabError("no-such-place", f"no device node {name!r}", why=", ".join(known), exit_code=2)
+    kept = new["containers"].setdefault(str(vmid), {}) if vmid else new["nodes"]
+    broken = nodes.fault(name, value)
+    if broken is None and not vmid:
+        kept.pop(name, None)
+    else:
+        kept[name] = broken
+    return name
+
+
+def _vmid(record: Record, host: Host, container: str) -> int:
+    known = {each.name: each.vmid for each in declared(record) if each.host == host.name}
+    if container not in known:
         raise LabError(
-            "no-such-place", f"no device node {name!r}", why=", ".join(gpus.nodes(state, set())), exit_code=2
+            "container-unknown",
+            f"no container {container!r} on {host.name}",
+            why=f"there are {', '.join(known)}",
+            exit_code=2,
         )
-    missing = set(new["missing"]) - {name}
-    new["missing"] = sorted(missing if present else missing | {name})
+    return known[container]
 
 
-def _show_nodes(instance: Instance, paths: HostPaths, host: Host) -> None:
+def _show_nodes(instance: Instance, paths: HostPaths, host: Host, named: set[str]) -> None:
     """Make /dev of a running host, and of its next start, hold the nodes that it should."""
-    wanted = kernel.nodes(paths)
-    hosts.write_hook(paths.root / "make-nodes", wanted)
+    hosts.write_hook(paths.root / "make-nodes", kernel.nodes_at_boot(paths))
     hosts.find(instance, host)
     if not hosts.running(instance, host):
         return
-    script = ["umask 0", "cd /dev"]
-    script += ['for n in nvidia*; do case " $1 " in *" $n "*) ;; *) [ ! -c "$n" ] || rm -f "$n" ;; esac; done']
-    script += [f"[ -c {name} ] || mknod {name} c {major} {minor}" for name, (major, minor) in wanted.items()]
-    run(["nsenter", "-t", str(host.pid), "-m", "--", "sh", "-euc", "\n".join(script), "sh", " ".join(wanted)])
+    wanted = kernel.wanted_nodes(paths)
+    script = nodes.mending(wanted, only_existing=not kernel.settings(paths)["at_boot"], named=named)
+    run(["nsenter", "-t", str(host.pid), "-m", "--", "sh", "-euc", script, "sh", " ".join(wanted)])
+
+
+def _into_container(
+    instance: Instance, record: Record, host: Host, vmid: int, new: dict[str, Any], named: set[str]
+) -> None:
+    """Exchange nodes inside a running container; one that is stopped gets its nodes anew when it starts."""
+    hosts.find(instance, host)
+    if not hosts.running(instance, host):
+        return
+    faults = {name: new["containers"].get(str(vmid), {}).get(name) for name in sorted(named)}
+    ssh = access.ssh(instance, record.address(host.octet))
+    program = "PYTHONPATH=/usr/share/rackwell-lab/pve python3 -B -m labpve.node"
+    run([*ssh, f"{program} {vmid} {shlex.quote(json.dumps(faults))}"])

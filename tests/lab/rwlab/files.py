@@ -16,8 +16,11 @@ from typing import Any
 from rwlab.console import say
 
 
-def write(path: Path, content: str | bytes, mode: int = 0o644) -> bool:
+def write(path: Path, content: str | bytes, mode: int = 0o644, *, durable: bool = True) -> bool:
     """Make ``path`` have this content and mode, by rename. A file that has both is not touched.
+
+    Args:
+        durable: wait for the disk. Not for what the next ``up`` makes again.
 
     Returns:
         Whether anything changed.
@@ -34,9 +37,26 @@ def write(path: Path, content: str | bytes, mode: int = 0o644) -> bool:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
         out.write(data)
         out.flush()
-        os.fsync(out.fileno())
+        if durable:
+            os.fsync(out.fileno())
     partial.chmod(mode)  # whatever the umask was
     partial.replace(path)
+    return True
+
+
+def rewrite(path: Path, content: str, mode: int = 0o444) -> bool:
+    """As :func:`write`, but the file stays the same one: what is bind-mounted elsewhere shows the new content too.
+
+    A reader in between may see parts of both.
+    """
+    data = content.encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
+        os.fchmod(file.fileno(), mode)
+        if file.read() == data:
+            return False
+        os.pwrite(file.fileno(), data, 0)
+        os.ftruncate(file.fileno(), len(data))
     return True
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from rwlab import files, namespace
 from rwlab.console import say
 from rwlab.errors import LabError
+from rwlab.nodes import Node, making
 from rwlab.paths import HostPaths, Instance
 from rwlab.proc import last_lines, run, start_time
 from rwlab.record import Host, Record
@@ -232,12 +233,12 @@ def start(
     layer: Path,
     *,
     mounts: Sequence[str],
-    nodes: Mapping[str, tuple[int, int]],
+    nodes: Mapping[str, Node],
 ) -> None:
     """Start a host that is down and record its init.
 
     Args:
-        mounts: further ``lxc.mount.entry`` values. nodes: device nodes below its /dev -> (major, minor).
+        mounts: further ``lxc.mount.entry`` values. nodes: what LXC puts into its /dev.
     """
     paths = instance.host(host.name)
     config = instance.lxc / host.name / "config"
@@ -285,9 +286,9 @@ def start(
         raise LabError("host-start", f"{host.name} ended right after its start", where=str(log))
 
 
-def write_hook(hook: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
+def write_hook(hook: Path, nodes: Mapping[str, Node]) -> None:
     """The program that LXC runs, also when the host reboots, to fill its /dev."""
-    lines = [f'mknod "$dev/{name}" c {major} {minor}' for name, (major, minor) in nodes.items()]
+    lines = [making(name, node, "$dev") for name, node in nodes.items()]
     files.write(hook, "#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n" + "\n".join(lines) + "\n", 0o755)
 
 
@@ -323,6 +324,23 @@ def wait_ready(record: Record, host: Host, ssh: Sequence[str]) -> None:
         why=why,
         fix=f"nsenter -t {host.pid} -a journalctl -b",
     )
+
+
+def wait_port(address: str, name: str) -> None:
+    """Wait until sshd of a container answers.
+
+    Raises:
+        LabError: it does not in time.
+    """
+    deadline, why = time.monotonic() + _READY_S, ""
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((address, 22), timeout=2):
+                return
+        except OSError as error:
+            why = str(error)
+        time.sleep(0.1)
+    raise LabError("container-not-ready", f"{name} does not answer after the restart", where=address, why=why)
 
 
 def stop(instance: Instance, host: Host) -> None:

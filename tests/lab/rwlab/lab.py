@@ -27,12 +27,16 @@ def require_root() -> None:
         raise LabError("no-proc", "/proc is not mounted", fix="mount -t proc proc /proc")
 
 
-def up(instance: Instance, suites: list[str] | None, count: int | None) -> Record:
+def up(instance: Instance, suites: list[str] | None, count: int | None, nccl: Path | None = None) -> Record:
     """Bring an instance up, whatever state it is in; what is there already is left alone.
 
     Args:
         suites: whose templates the hosts offer; None keeps what the instance has.
         count: least number of hosts; there is one for each suite, and none is taken away.
+        nccl: a libnccl.so.2 for the containers' templates, in the place of the stand-in.
+
+    Raises:
+        LabError: something cannot be had or made.
     """
     require_root()
     cache = Cache(cache_root())
@@ -40,8 +44,9 @@ def up(instance: Instance, suites: list[str] | None, count: int | None) -> Recor
         record = load(instance) or Record()
         # suites are only ever added: containers may have been made from a template
         record.suites = list(dict.fromkeys([*record.suites, *(suites or [])]))
-        layer = bases.ensure(cache, record.suites)
         driver = real.driver(cache) if real.present() else standins.driver(cache)
+        library = _nccl(instance, nccl) or (None if real.present() else standins.nccl(cache))
+        layer = bases.ensure(cache, record.suites, library)
         record.gpus = "real" if real.present() else "stand-in"
         record.driver_version = real.version() if real.present() else gpus.DRIVER_VERSION
         _declare_hosts(instance, record, max(count or 1, len(record.suites)), layer)
@@ -86,12 +91,15 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
     stand_in = record.gpus == "stand-in"
     if stand_in:
         kernel.prepare(paths, host.name)
-    extra = {**standins.pve_tools(cache), **(standins.driver_tools(cache) if stand_in else {})}
+    extra = {**standins.pve_tools(cache), **standins.host_tools(kernel_messages=stand_in)}
+    extra |= standins.driver_tools(cache) if stand_in else {}
     tree = hosts.write_tree(paths, record, host, key=access.public_key(instance), extra=extra)
     if not hosts.running(instance, host):
         say(host.name, "starting")
+        if stand_in:
+            kernel.boot(paths)
         mounts = kernel.mounts(paths) if stand_in else real.mounts()
-        nodes = kernel.nodes(paths) if stand_in else real.nodes()
+        nodes = kernel.nodes_at_boot(paths) if stand_in else real.nodes()
         hosts.start(instance, record, host, layer, mounts=mounts, nodes=nodes)
         host.applied = tree
     elif host.applied != tree:
@@ -99,6 +107,46 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
         hosts.install(host, paths)
         host.applied = tree
     save(instance, record)
+
+
+def _nccl(instance: Instance, given: Path | None) -> Path | None:
+    """This instance's own NCCL: kept, so that a later ``up`` without the option makes the same template."""
+    kept = instance.state / "nccl/libnccl.so.2"
+    if given is not None:
+        if not given.is_file() or given.open("rb").read(4) != b"\x7fELF":
+            raise LabError(
+                "nccl-invalid",
+                f"{given} is no library",
+                why="--nccl wants the file libnccl.so.2 itself, as in Python's nvidia-nccl packages",
+                exit_code=2,
+            )
+        files.write(kept, given.read_bytes(), 0o755)
+    return kept if kept.exists() else None
+
+
+def reboot(instance: Instance, name: str) -> None:
+    """Restart a host as a power cycle does: what is not persistent goes, its containers come back by themselves.
+
+    Waits until the host has started and every container that it started answers on its port 22.
+    """
+    require_root()
+    cache = Cache(cache_root())
+    with files.locked(instance.lock, instance.name):
+        record = load(instance)
+        if record is None:
+            raise LabError("absent", f"there is no laboratory {instance.name!r}", exit_code=2)
+        host = record.host(name)
+        hosts.stop(instance, host)
+        save(instance, record)
+        _host_up(instance, record, host, cache)
+        ssh = access.ssh(instance, record.address(host.octet))
+        hosts.wait_ready(record, host, ssh)
+        save(instance, record)
+        for row in site.containers(instance, record, host, ssh):
+            if row["state"] == "running":
+                hosts.wait_port(row["address"], row["name"])
+            elif row["state"] == "stopped":
+                say(row["name"], "was not started")
 
 
 def _networks_of_others(instance: Instance) -> list[str]:

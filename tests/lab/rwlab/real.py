@@ -19,6 +19,7 @@ from pathlib import Path
 from rwlab import files
 from rwlab.console import say
 from rwlab.errors import LabError
+from rwlab.nodes import Node
 from rwlab.paths import SOURCE, Cache
 from rwlab.proc import run
 
@@ -62,13 +63,13 @@ def version() -> str:
     return version_in(_VERSION.read_text())
 
 
-def nodes() -> dict[str, tuple[int, int]]:
-    """The real nodes: name below /dev -> (major, minor)."""
+def nodes() -> dict[str, Node]:
+    """The real nodes, by their names below /dev."""
     found = {}
     for path in sorted(Path("/dev").glob("nvidia*")):
         status = path.stat()
         if stat.S_ISCHR(status.st_mode):
-            found[path.name] = (os.major(status.st_rdev), os.minor(status.st_rdev))
+            found[path.name] = Node(os.major(status.st_rdev), os.minor(status.st_rdev))
     return found
 
 

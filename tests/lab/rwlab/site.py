@@ -100,7 +100,7 @@ def render(instance: Instance, record: Record, cache: Cache, driver: Path | None
         "MODEL": MODEL,
         "RUN_FILE": str(driver or "absent.run"),
         "RUN_SHA256": hashlib.sha256(driver.read_bytes()).hexdigest() if driver else "0" * 64,
-        "P2P_SIZE": "256" if record.gpus == "real" else "8",
+        "PROBE_SIZE": "256" if record.gpus == "real" else "16",
         "ENGINE_WHEEL": wheel.name if wheel else "absent.whl",
     }
     written = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other parts of the laboratory, each made in its own directory: pve/ (pct, pvesh), gpu/ (driver), engine/."""
+"""The other parts of the laboratory, each made in its own directory: pve/ (pct, pvesh), host/, gpu/, engine/."""
 
 from __future__ import annotations
 
@@ -52,6 +52,18 @@ def _pve_schema(cache: Cache) -> bytes | None:
     run([str(python), "-B", str(program), str(partial)])
     partial.rename(target)
     return target.read_bytes()
+
+
+def host_tools(*, kernel_messages: bool) -> dict[str, tuple[bytes, int]]:
+    """Programs of a host that stand for others: nvidia-modprobe, and dmesg where the kernel's side is a stand-in."""
+    names = ["nvidia-modprobe", *(["dmesg"] if kernel_messages else [])]
+    return {f"usr/bin/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name in names}
+
+
+def nccl(cache: Cache) -> Path | None:
+    """The stand-in libnccl.so.2, built with the driver; None while gpu/ builds none."""
+    library = cache.driver / "nccl/libnccl.so.2"
+    return library if library.exists() else None
 
 
 def driver(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rwlab import access, faults, files, gpus, kernel, mirror, net, proc, real, record, site
 from rwlab.errors import LabError
+from rwlab.nodes import Node
 from rwlab.paths import Cache, HostPaths, Instance
 
 # apt's targets: site, origin, label, codename, component
@@ -225,27 +226,37 @@ class TestKernelStandIn:
         majors = gpus.character_majors("Character devices:\n  1 mem\n511 other\n510 x\n\nBlock devices:\n509 blk\n")
         assert majors == {1, 511, 510}
         nodes = gpus.nodes(gpus.healthy("pve1"), majors)
-        assert nodes["nvidia-uvm"] == (509, 0)
-        assert nodes["nvidia-uvm-tools"] == (509, 1)
-        assert nodes["nvidiactl"] == (195, 255)
+        assert nodes["nvidia-uvm"] == Node(509, 0)
+        assert nodes["nvidia-uvm-tools"] == Node(509, 1)
+        assert nodes["nvidiactl"] == Node(195, 255)
         assert {f"nvidia{n}" for n in range(8)} < set(nodes)
 
     def test_what_is_changed_stays_over_the_next_up(self, paths: HostPaths) -> None:
         state = gpus.healthy("pve1") | {"driver_version": "570.1.2"}
-        settings = {"hmm": True, "loaded": {"nvidia": True, "nvidia_uvm": True, "nvidia_modeset": False}}
-        kernel.change(paths, {"kernel": settings, "missing": ["nvidia3"]}, state)
+        settings = kernel.defaults()
+        settings["kernel"] |= {"hmm": True, "loaded": {"nvidia": True, "nvidia_uvm": True, "nvidia_modeset": False}}
+        kernel.change(paths, settings | {"nodes": {"nvidia3": False}}, state)
         kernel.prepare(paths, "pve1")
         modules = paths.kernel / "sys-module"
         assert (modules / "nvidia/version").read_text() == "570.1.2\n"
         assert (modules / "nvidia_uvm/parameters/uvm_disable_hmm").read_text() == "N\n"
         assert not (modules / "nvidia_modeset").exists()
-        assert "nvidia3" not in kernel.nodes(paths)
-        assert "nvidia2" in kernel.nodes(paths)
+        assert "nvidia3" not in kernel.nodes_at_boot(paths)
+        assert "nvidia2" in kernel.nodes_at_boot(paths)
+
+    def test_nodes_taken_away_under_an_earlier_version_stay_away(self, paths: HostPaths) -> None:
+        files.write_json(paths.root / "kernel.json", {"kernel": {"hmm": True}, "missing": ["nvidia3"]})
+        assert "nvidia3" not in kernel.wanted_nodes(paths)
+        assert kernel.settings(paths)["kernel"]["hmm"]
+        assert kernel.settings(paths)["kernel"]["release"]
 
     def test_unloaded_module_leaves_nothing_but_the_state(self, paths: HostPaths) -> None:
-        loaded = dict.fromkeys(gpus.MODULES, False)
-        kernel.change(paths, {"kernel": {"hmm": False, "loaded": loaded}, "missing": []}, gpus.healthy("pve1"))
-        assert [path.name for path in (paths.kernel / "proc-driver/nvidia").iterdir()] == [gpus.STATE_FILE]
+        settings = kernel.defaults()
+        settings["kernel"]["loaded"] = dict.fromkeys(gpus.MODULES, False)
+        kernel.change(paths, settings, gpus.healthy("pve1"))
+        left = {path.name for path in (paths.kernel / "proc-driver/nvidia").iterdir()}
+        assert left == {gpus.STATE_FILE, gpus.NODES_FILE, gpus.MESSAGES_FILE}
+        assert "nvidia" not in (paths.kernel / "devices").read_text()
         assert list((paths.kernel / "sys-module").iterdir()) == []
 
 

@@ -20,6 +20,12 @@ from .host import SHIFT, SHIFT_SIZE, Host
 from .schema import Properties, parse_properties
 
 INCLUDES = Path("/usr/share/lxc/config")
+# see tests/lab/rwlab/kernel.py; a directory stands before what is mounted inside it
+_STAND_INS = (
+    *("/proc/driver", "/proc/devices", "/proc/cmdline", "/proc/sys/kernel/osrelease"),
+    *("/sys/module", "/sys/bus/pci", "/sys/kernel/iommu_groups", "/sys/class", "/sys/class/iommu"),
+    "/sys/devices/virtual/dmi/id",
+)
 _USERNS_MOUNTS = ("sys/kernel/debug", "sys/kernel/security", "sys/fs/pstore")
 _SYSCALLS = {"open_tree": 428, "move_mount": 429}  # the same on every architecture of Linux
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH, _CLONE_NEWNS, _AT_FDCWD = 1, 4, 0x00020000, -100
@@ -107,7 +113,7 @@ class Lxc:
             "lxc.environment = TERM=linux",
         ]
         lines += self._limits(keys, raw) + self._networks(vmid, keys) + self._mounts(keys) + self._devices(vmid, keys)
-        lines += self._kernel_stand_ins()
+        lines += self._kernel_stand_ins(features.get("nesting") == "1")
         lines += [f"{key} = {value}" for key, value in raw]
         file = directory / "config"
         file.write_text("".join(line + "\n" for line in lines))
@@ -190,28 +196,34 @@ class Lxc:
                 )
         return lines
 
-    def make_node(self, vmid: int, device: dict[str, str], unprivileged: bool) -> Path:
-        """mknod below the container's passthrough directory: 0660 root:root unless the entry says otherwise."""
+    def make_node(self, vmid: int, device: dict[str, str], unprivileged: bool, number: int | None = None) -> Path:
+        """mknod below the container's passthrough directory: 0660 root:root unless the entry says otherwise.
+
+        Args:
+            number: another device than the host's node, for the laboratory's faults.
+        """
         found = device_id(device["path"])
         node = self.directory(vmid) / "passthrough" / device["path"].lstrip("/")
         node.parent.mkdir(parents=True, exist_ok=True)
         node.unlink(missing_ok=True)
-        os.mknod(node, stat.S_IFMT(found.st_mode), found.st_rdev)
+        os.mknod(node, stat.S_IFMT(found.st_mode), found.st_rdev if number is None else number)
         shift = SHIFT if unprivileged else 0
         os.chown(node, shift + int(device.get("uid", 0)), shift + int(device.get("gid", 0)))
         node.chmod(int(device.get("mode", "0660"), 8))
         return node
 
-    def _kernel_stand_ins(self) -> list[str]:
-        """Where the host's /proc/driver and /sys/module are the laboratory's, the container sees the same ones.
+    def _kernel_stand_ins(self, nesting: bool) -> list[str]:
+        """Where the host's view of the kernel is the laboratory's, the container sees the same one.
 
-        With the real driver both are the kernel's own and show in every container by themselves.
+        With the real driver all of it is the kernel's own and shows in every container by itself.
         """
         mounted = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+        # its links lead into what only nesting.conf mounts
+        left_out = set() if nesting else {"/sys/class"}
         return [
             f"lxc.mount.entry = {path} {path.lstrip('/')} none rbind 0 0"
-            for path in ("/proc/driver", "/sys/module")
-            if path in mounted
+            for path in _STAND_INS
+            if path in mounted - left_out
         ]
 
     # processes -----------------------------------------------------------------
@@ -297,13 +309,13 @@ class Lxc:
         base = ["lxc-attach", "-P", str(self.host.lxc), "-n", str(vmid)]
         return base + ["--keep-env" if keep_env else "--clear-env"] + (["--", *command] if command else [])
 
-    def plug_device(self, vmid: int, device: dict[str, str], unprivileged: bool) -> None:
+    def plug_device(self, vmid: int, device: dict[str, str], unprivileged: bool, number: int | None = None) -> None:
         """Bring a new node into a running container: a mount moved into its mount namespace, as PVE does since 9.0."""
         place = self.directory(vmid) / "passthrough"
         if not place.is_mount():
             place.mkdir(exist_ok=True)
             _run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "none", str(place)])
-        node = self.make_node(vmid, device, unprivileged)
+        node = self.make_node(vmid, device, unprivileged, number)
         self._move_into(vmid, str(node), device["path"], unprivileged)
 
     def plug_mount(self, vmid: int, mount: dict[str, str], unprivileged: bool) -> None:
