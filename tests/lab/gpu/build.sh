@@ -38,8 +38,8 @@ library() { # SONAME FILE SOURCES
     shift 2
     compile -fPIC -shared -fvisibility=hidden -pthread -Wl,-soname,"$soname" -o "$files/$file" "$@"
 }
-library libcuda.so.1 "libcuda.so.$version" libcuda.c lab_state.c
-library libnvidia-ml.so.1 "libnvidia-ml.so.$version" libnvidia-ml.c lab_state.c
+library libcuda.so.1 "libcuda.so.$version" libcuda.c libcuda_kernels.c libcuda_sums.c lab_bytes.c lab_links.c lab_marks.c lab_state.c lab_time.c
+library libnvidia-ml.so.1 "libnvidia-ml.so.$version" libnvidia-ml.c lab_marks.c lab_state.c
 library libnvidia-ptxjitcompiler.so.1 "libnvidia-ptxjitcompiler.so.$version" placeholder.c
 library libnvidia-nvvm.so.4 "libnvidia-nvvm.so.$version" placeholder.c
 library "libnvidia-gpucomp.so.$version" "libnvidia-gpucomp.so.$version" placeholder.c

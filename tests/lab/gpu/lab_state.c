@@ -4,6 +4,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "lab_state.h"
+#include "lab_marks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -288,7 +289,7 @@ static char *read_file(const char *path, size_t limit)
 }
 
 /* RACKWELL_LAB_ROOT puts another directory in place of / (unit tests) */
-static void rooted(char *out, size_t size, const char *path)
+void lab_rooted(char *out, size_t size, const char *path)
 {
     const char *root = getenv("RACKWELL_LAB_ROOT");
     snprintf(out, size, "%s%s", root ? root : "", path);
@@ -300,7 +301,7 @@ static void state_path(char *out, size_t size)
     if (path && *path)
         snprintf(out, size, "%s", path);
     else
-        rooted(out, size, "/proc/driver/nvidia/rackwell-lab-gpus.json");
+        lab_rooted(out, size, "/proc/driver/nvidia/rackwell-lab-gpus.json");
 }
 
 static unsigned read_hex(const char **text)
@@ -477,11 +478,21 @@ double lab_energy_j(int index, const struct lab_gpu *gpu)
     return highest[index];
 }
 
-double lab_used_mib(const struct lab_gpu *gpu)
+double lab_used_mib(int index, const struct lab_gpu *gpu)
 {
+    int pids[64];
+    uint64_t bytes[64];
     double used = json_number(gpu->json, "memory_used_mib", 0) + lab_load(gpu).memory_mib;
     double most = gpu->memory_mib - gpu->reserved_mib;
+    int users = marks_users(index, pids, bytes, 64);
+    for (int i = 0; i < users && i < 64; i++)
+        used += (double)(bytes[i] >> 20);
     return used < most ? used : most;
+}
+
+bool lab_busy(int index, const struct lab_gpu *gpu)
+{
+    return lab_load(gpu).utilisation > 0 || marks_age(index) < LAB_RECENT_SECONDS;
 }
 
 /* ---- what the kernel module would answer ----------------------------------------------------- */
@@ -511,7 +522,7 @@ int lab_open_node(const char *name, int major, int minor)
 {
     char path[4096];
     struct stat node;
-    rooted(path, sizeof path, name);
+    lab_rooted(path, sizeof path, name);
     if (stat(path, &node))
         return errno;
     if (!S_ISCHR(node.st_mode))
@@ -536,7 +547,7 @@ int lab_open_node(const char *name, int major, int minor)
 bool lab_module_version(char *out, size_t size)
 {
     char path[4096];
-    rooted(path, sizeof path, "/sys/module/nvidia/version");
+    lab_rooted(path, sizeof path, "/sys/module/nvidia/version");
     char *text = read_file(path, 256);
     if (!text)
         return false;
@@ -549,7 +560,7 @@ bool lab_module_version(char *out, size_t size)
 bool lab_hmm_enabled(void)
 {
     char path[4096];
-    rooted(path, sizeof path, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm");
+    lab_rooted(path, sizeof path, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm");
     char *text = read_file(path, 16);
     bool enabled = text && text[0] != 'Y';
     free(text);
@@ -587,6 +598,11 @@ bool lab_can_access(const struct lab_state *state, int from, int to)
     return lab_pair(state, "no_access_pairs", from, to) < 0;
 }
 
+bool lab_native_atomics(const struct lab_state *state, int from, int to)
+{
+    return lab_can_access(state, from, to) && json_true(json_get(state->json, "p2p"), "native_atomics");
+}
+
 double lab_gb_per_s(const struct lab_state *state, const char *kind, double otherwise)
 {
     return json_number(json_get(json_get(state->json, "p2p"), "gb_per_s"), kind, otherwise);
@@ -599,11 +615,45 @@ double lab_pair_gb_per_s(const struct lab_state *state, int from, int to)
         return slow;
     const struct lab_gpu *a = &state->gpus[from], *b = &state->gpus[to];
     double usual = lab_gb_per_s(state, "default", 53.5);
-    if (a->numa != b->numa)
-        return lab_gb_per_s(state, "cross_numa", usual);
     if (a->pci_switch >= 0 && a->pci_switch == b->pci_switch)
         return lab_gb_per_s(state, "same_switch", usual);
-    return usual;
+    if (a->numa != b->numa)
+        usual = lab_gb_per_s(state, "cross_numa", usual);
+    double root = lab_gb_per_s(state, "cross_root", usual);
+    return root < usual ? root : usual;
+}
+
+double lab_latency_us(const struct lab_state *state, int from, int to, bool direct)
+{
+    const struct json *given = json_get(json_get(state->json, "p2p"), "latency_us");
+    const struct lab_gpu *a = &state->gpus[from], *b = to >= 0 ? &state->gpus[to] : NULL;
+    double own = to >= 0 ? lab_pair(state, "latency_pairs", from, to) : -1;
+    if (own >= 0)
+        return own;
+    if (!b)
+        return json_number(given, "host", 1.1);
+    if (from == to)
+        return json_number(given, "local", 0.32);
+    if (given && given->type == JSON_NUMBER)
+        return given->number;
+    if (!direct)
+        return json_number(given, "staged", 14);
+    if (a->pci_switch >= 0 && a->pci_switch == b->pci_switch)
+        return json_number(given, "same_switch", 0.71);
+    return a->numa == b->numa ? json_number(given, "same_socket", 1.02) : json_number(given, "cross_numa", 1.36);
+}
+
+int lab_link_generation(const struct lab_gpu *gpu)
+{
+    int host = (int)json_number(gpu->json, "pcie_gen_max", 5), own = (int)json_number(gpu->json, "pcie_gen_gpu_max", 5);
+    int most = host < own ? host : own, trained = (int)json_number(gpu->json, "pcie_gen", most);
+    return trained < most ? trained : most;
+}
+
+int lab_link_width(const struct lab_gpu *gpu)
+{
+    int most = (int)json_number(gpu->json, "pcie_width_max", 16), trained = (int)json_number(gpu->json, "pcie_width", most);
+    return trained < most ? trained : most;
 }
 
 void lab_hang(const struct lab_state *state, const char *call, int gpu, int peer)

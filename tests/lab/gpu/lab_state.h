@@ -16,6 +16,7 @@
 
 #define LAB_MAX_GPUS 64
 #define LAB_STALE_SECONDS 3.0
+#define LAB_RECENT_SECONDS 1.0 /* a link is busy for so long after a copy was started */
 
 /* a JSON value; members of an object and items of an array are linked by `next` */
 struct json {
@@ -67,7 +68,8 @@ const struct lab_state *lab_state(void);
 struct lab_load lab_load(const struct lab_gpu *gpu);
 double lab_power_w(const struct lab_gpu *gpu);
 double lab_energy_j(int index, const struct lab_gpu *gpu);
-double lab_used_mib(const struct lab_gpu *gpu);
+/* `index`: of the GPU in the state */
+double lab_used_mib(int index, const struct lab_gpu *gpu);
 
 /* 0, or the errno with which opening the node fails for this process; ENXIO when the node is not the driver's. */
 int lab_open_node(const char *name, int major, int minor);
@@ -75,10 +77,23 @@ int lab_open_node(const char *name, int major, int minor);
 bool lab_module_version(char *out, size_t size);
 bool lab_hmm_enabled(void);
 
+/* The path below RACKWELL_LAB_ROOT. */
+void lab_rooted(char *out, size_t size, const char *path);
+
+/* Generation and width that the link has under load. */
+int lab_link_generation(const struct lab_gpu *gpu);
+int lab_link_width(const struct lab_gpu *gpu);
+/* Microseconds of a transfer's way; from == to: within a GPU; to == -1: the host's memory. */
+double lab_latency_us(const struct lab_state *state, int from, int to, bool direct);
+
 double lab_pair(const struct lab_state *state, const char *list, int from, int to);
+/* Are atomics of `from` on the memory of `to` whole? */
+bool lab_native_atomics(const struct lab_state *state, int from, int to);
 bool lab_can_access(const struct lab_state *state, int from, int to);
 double lab_gb_per_s(const struct lab_state *state, const char *kind, double otherwise);
 double lab_pair_gb_per_s(const struct lab_state *state, int from, int to);
+/* Has somebody copied through this GPU's link just now, or does the load work? */
+bool lab_busy(int index, const struct lab_gpu *gpu);
 /* Does not return when the state says that this call hangs here. Indices of -1 stand for "no GPU". */
 void lab_hang(const struct lab_state *state, const char *call, int gpu, int peer);
 int lab_error(const struct lab_state *state, const char *call, int gpu);

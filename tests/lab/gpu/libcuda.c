@@ -2,39 +2,21 @@
  *
  * STAND-IN for NVIDIA's libcuda.so.1 (the CUDA driver API), laboratory only.
  *
- * The GPUs are those of the state file (README.md). Device memory is host memory, so copies really move
- * bytes; there are no kernels. Time is modelled: each stream has a clock that a transfer advances by
- * bytes / bandwidth of its link, and events read that clock. A link carries one transfer at a time in
- * each direction, so concurrent transfers over one link share its bandwidth.
+ * The GPUs are those of the state file (README.md). Copies and kernels change the memory's content at once, when they
+ * are started (lab_bytes.h); time is modelled (lab_time.h), and events read the modelled clock. Kernels are in
+ * libcuda_kernels.c.
  */
 #define _DEFAULT_SOURCE
-#include "lab_state.h"
+#include "libcuda.h"
+#include "lab_marks.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define API __attribute__((visibility("default")))
-
-typedef int CUresult;
-typedef int CUdevice;
-typedef unsigned long long CUdeviceptr;
-typedef struct context *CUcontext;
-typedef struct stream *CUstream;
-typedef struct event *CUevent;
-typedef struct { unsigned char bytes[16]; } CUuuid;
-
-enum {
-    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201, PEER_ACCESS_UNSUPPORTED = 217, DEVICE_UNAVAILABLE = 46, INVALID_HANDLE = 400,
-    NOT_READY = 600, PEER_ACCESS_ALREADY_ENABLED = 704, PEER_ACCESS_NOT_ENABLED = 705, PRIMARY_CONTEXT_ACTIVE = 708,
-    LAUNCH_FAILED = 719, NOT_SUPPORTED = 801, SYSTEM_DRIVER_MISMATCH = 803, UNKNOWN = 999
-};
 
 static const struct { int code; const char *name, *text; } errors[] = {
     {0, "CUDA_SUCCESS", "no error"},
@@ -48,8 +30,11 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {205, "CUDA_ERROR_MAP_FAILED", "mapping of buffer object failed"},
+    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
     {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
     {217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
     {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
@@ -61,6 +46,8 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cannot set while device is active in this process"},
     {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {711, "CUDA_ERROR_TOO_MANY_PEERS", "peer mapping resources exhausted"},
+    {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {716, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
@@ -70,62 +57,23 @@ static const struct { int code; const char *name, *text; } errors[] = {
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-struct stream {
-    struct stream *next;
-    CUcontext context;
-    double clock; /* seconds of modelled time */
-    bool blocking;
-};
-
-struct event {
-    struct event *next;
-    CUcontext context;
-    double clock;
-    bool recorded;
-    bool timing;
-};
-
-struct context {
-    struct context *next;
-    int device; /* ordinal */
-    unsigned flags;
-    int references; /* of the primary context */
-    bool primary, active;
-    bool peers[LAB_MAX_GPUS]; /* by ordinal: may this context reach that device's memory? */
-    struct stream null_stream;
-};
-
-struct block {
-    struct block *next;
-    char *start;
-    size_t size;
-    int device; /* ordinal; -1: pinned host memory */
-    CUcontext context;
-    bool registered; /* the caller's own memory */
-    /* What was last copied in whole from where, at which state of both: the same copy again moves nothing. */
-    uint64_t writes, copied_source_writes, copied_at;
-    const char *copied_from, *copied_to;
-    size_t copied_size;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress = PTHREAD_COND_INITIALIZER; /* something was put into a stream */
 static pid_t owner; /* the process that initialised; a fork has no access */
 static int ordinals; /* visible devices */
-static int physical[LAB_MAX_GPUS]; /* ordinal -> index in the state */
-static double transmit_clock[LAB_MAX_GPUS], receive_clock[LAB_MAX_GPUS]; /* by ordinal */
-static double host_clock; /* modelled time at which the host last waited */
+int physical[LAB_MAX_GPUS];
 static struct context *contexts;
 static struct context primaries[LAB_MAX_GPUS];
 static struct stream *streams;
 static struct event *events;
 static struct block *blocks;
-static uint64_t write_count;
+uint64_t write_count;
 static _Thread_local CUcontext stack[64];
 static _Thread_local int depth;
 
 /* Every call but cuInit and the texts: the lock, an initialised process, the state, and its faults for this call.
  * `ordinal` is the device that the call is about, or -1. Returns 0 with the lock held, else an error without it. */
-static CUresult enter(const char *call, int ordinal, int peer, const struct lab_state **state)
+CUresult enter(const char *call, int ordinal, int peer, const struct lab_state **state)
 {
     pthread_mutex_lock(&lock);
     CUresult error = OK;
@@ -140,37 +88,31 @@ static CUresult enter(const char *call, int ordinal, int peer, const struct lab_
         error = lab_error(*state, call, gpu);
         if (!error && gpu >= 0 && ((*state)->gpu_count <= gpu || (*state)->gpus[gpu].fell_off))
             error = strcmp(call, "cuCtxCreate") && strcmp(call, "cuDevicePrimaryCtxRetain") ? LAUNCH_FAILED : DEVICE_UNAVAILABLE;
+        if (!error && current() && current()->broken && ordinal == current_device())
+            error = current()->broken; /* until the context is destroyed, as on a real GPU */
     }
     if (error)
         pthread_mutex_unlock(&lock);
     return error;
 }
 
-static CUresult leave(CUresult result)
+CUresult leave(CUresult result)
 {
     pthread_mutex_unlock(&lock);
     return result;
 }
 
-#define ENTER(call, ordinal, peer) \
-    const struct lab_state *state = NULL; \
-    do { \
-        CUresult entered = enter(call, ordinal, peer, &state); \
-        if (entered) \
-            return entered; \
-    } while (0)
-
-static CUcontext current(void)
+CUcontext current(void)
 {
     return depth > 0 ? stack[depth - 1] : NULL;
 }
 
-static int current_device(void)
+int current_device(void)
 {
     return current() ? current()->device : -1;
 }
 
-static bool is_context(CUcontext wanted)
+bool is_context(CUcontext wanted)
 {
     for (struct context *c = contexts; c; c = c->next)
         if (c == wanted)
@@ -496,7 +438,8 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, C
     switch (attribute) {
     case 1: *value = a->numa != b->numa; break; /* rank: 0 is the faster link */
     case 2: case 4: *value = can; break;
-    case 3: case 5: *value = 0; break;
+    case 3: *value = lab_native_atomics(state, physical[from], physical[to]); break;
+    case 5: *value = 0; break;
     default: return leave(INVALID_VALUE);
     }
     return leave(OK);
@@ -509,8 +452,22 @@ static void free_block(struct block **at)
     struct block *gone = *at;
     *at = gone->next;
     if (!gone->registered)
-        munmap(gone->start, gone->size);
+        munmap(gone->bytes.start, gone->bytes.size);
+    bytes_close(&gone->bytes);
     free(gone);
+}
+
+/* what other processes and NVML see of this one */
+static void tell_use(int ordinal)
+{
+    int count = 0;
+    uint64_t bytes = 0;
+    for (struct context *c = contexts; c; c = c->next)
+        count += c->device == ordinal;
+    count += primaries[ordinal].active;
+    for (struct block *b = blocks; b; b = b->next)
+        bytes += b->device == ordinal ? b->bytes.size : 0;
+    marks_use(physical[ordinal], count, bytes);
 }
 
 static void drop_context(CUcontext context)
@@ -524,13 +481,19 @@ static void drop_context(CUcontext context)
         if ((*s)->context == context) {
             struct stream *gone = *s;
             *s = gone->next;
+            lane_free(gone->lane);
             free(gone);
         } else
             s = &(*s)->next;
+    if (context->null_stream.lane)
+        lane_free(context->null_stream.lane);
+    context->null_stream.lane = NULL;
+    drop_modules(context);
     for (struct event **e = &events; *e;)
         if ((*e)->context == context) {
             struct event *gone = *e;
             *e = gone->next;
+            operation_drop(gone->record);
             free(gone);
         } else
             e = &(*e)->next;
@@ -554,9 +517,10 @@ API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
     context->flags = flags;
     context->active = true;
     context->null_stream.context = context;
-    context->null_stream.clock = host_clock;
+    context->null_stream.lane = lane_new();
     context->next = contexts;
     contexts = context;
+    tell_use(device);
     stack[depth++] = context;
     *out = context;
     return leave(OK);
@@ -581,6 +545,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
         if (*c == context) {
             *c = context->next;
             drop_context(context);
+            tell_use(context->device);
             free(context);
             return leave(OK);
         }
@@ -675,14 +640,25 @@ API CUresult cuCtxGetFlags(unsigned *flags)
     return leave(OK);
 }
 
+/* The host waits: modelled time goes on. What cannot end is waited for until somebody puts in what it lacks. */
+static void await(struct operation *o)
+{
+    if (!o)
+        return;
+    operation_keep(o);
+    if (!operation_done(o))
+        links_next_sample();
+    while (!time_run(o))
+        pthread_cond_wait(&progress, &lock);
+    operation_drop(o);
+}
+
 static void wait_for_context(CUcontext context)
 {
-    double latest = context->null_stream.clock;
+    await(lane_last(context->null_stream.lane));
     for (struct stream *s = streams; s; s = s->next)
-        if (s->context == context && s->clock > latest)
-            latest = s->clock;
-    if (latest > host_clock)
-        host_clock = latest;
+        if (s->context == context)
+            await(lane_last(s->lane));
 }
 
 API CUresult cuCtxSynchronize(void)
@@ -721,7 +697,8 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         primary->device = device;
         primary->primary = primary->active = true;
         primary->null_stream.context = primary;
-        primary->null_stream.clock = host_clock;
+        primary->null_stream.lane = lane_new();
+        tell_use(device);
     }
     *context = primary;
     return leave(OK);
@@ -738,6 +715,7 @@ static CUresult release_primary(CUdevice device, bool all)
     if (!primary->references) {
         primary->active = false;
         drop_context(primary);
+        tell_use(device);
     }
     return OK;
 }
@@ -809,10 +787,11 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
 
 static size_t free_bytes(const struct lab_gpu *gpu, int ordinal)
 {
-    size_t used = (size_t)lab_used_mib(gpu) << 20, total = total_bytes(gpu);
+    size_t total = total_bytes(gpu);
+    size_t used = (size_t)(lab_used_mib(physical[ordinal], gpu) - (double)(marks_own(physical[ordinal]) >> 20)) << 20;
     for (struct block *b = blocks; b; b = b->next)
         if (b->device == ordinal)
-            used += b->size;
+            used += b->bytes.size;
     return used < total ? total - used : 0;
 }
 
@@ -827,8 +806,7 @@ static CUresult new_block(size_t size, int device, CUcontext context, struct blo
         free(block);
         return OUT_OF_MEMORY;
     }
-    block->start = start;
-    block->size = size;
+    bytes_open(&block->bytes, start, size, device < 0);
     block->device = device;
     block->context = context;
     block->next = blocks;
@@ -849,7 +827,8 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
     struct block *block;
     CUresult error = new_block(size, current_device(), current(), &block);
     if (!error)
-        *pointer = (CUdeviceptr)(uintptr_t)block->start;
+        *pointer = (CUdeviceptr)(uintptr_t)block->bytes.start;
+    tell_use(current_device());
     return leave(error);
 }
 
@@ -862,8 +841,11 @@ API CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 static CUresult free_at(const void *start, bool device)
 {
     for (struct block **b = &blocks; *b; b = &(*b)->next)
-        if ((*b)->start == start && ((*b)->device >= 0) == device && !(*b)->registered) {
+        if ((*b)->bytes.start == start && ((*b)->device >= 0) == device && !(*b)->registered) {
+            int ordinal = (*b)->device;
             free_block(b);
+            if (ordinal >= 0)
+                tell_use(ordinal);
             return OK;
         }
     return INVALID_VALUE;
@@ -892,7 +874,7 @@ API CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
     struct block *block;
     CUresult error = new_block(size, -1, current(), &block);
     if (!error)
-        *pointer = block->start;
+        *pointer = block->bytes.start;
     return leave(error);
 }
 
@@ -926,8 +908,7 @@ API CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     struct block *block = pointer && size ? calloc(1, sizeof *block) : NULL;
     if (!block)
         return leave(INVALID_VALUE);
-    block->start = pointer;
-    block->size = size;
+    bytes_open(&block->bytes, pointer, size, true);
     block->device = -1;
     block->context = current();
     block->registered = true;
@@ -940,7 +921,7 @@ API CUresult cuMemHostUnregister(void *pointer)
 {
     ENTER("cuMemHostUnregister", -1, -1);
     for (struct block **b = &blocks; *b; b = &(*b)->next)
-        if ((*b)->start == pointer && (*b)->registered) {
+        if ((*b)->bytes.start == pointer && (*b)->registered) {
             free_block(b);
             return leave(OK);
         }
@@ -960,13 +941,23 @@ API CUresult cuMemGetInfo_v2(size_t *free_out, size_t *total)
     return leave(OK);
 }
 
-static struct block *block_of(CUdeviceptr pointer, size_t size)
+struct block *memory_at(CUdeviceptr pointer, size_t size, size_t *at)
 {
     const char *start = (const char *)(uintptr_t)pointer;
     for (struct block *b = blocks; b; b = b->next)
-        if (b->device >= 0 && start >= b->start && size <= b->size && start - b->start <= (ptrdiff_t)(b->size - size))
+        if (start >= b->bytes.start && size <= b->bytes.size && start - b->bytes.start <= (ptrdiff_t)(b->bytes.size - size)) {
+            *at = (size_t)(start - b->bytes.start);
             return b;
+        }
     return NULL;
+}
+
+/* device memory only: what is pinned is the host's, which writes it without telling */
+static struct block *block_of(CUdeviceptr pointer, size_t size)
+{
+    size_t at;
+    struct block *block = memory_at(pointer, size, &at);
+    return block && block->device >= 0 ? block : NULL;
 }
 
 API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
@@ -976,21 +967,22 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevicept
     if (!block)
         return leave(500);
     if (base)
-        *base = (CUdeviceptr)(uintptr_t)block->start;
+        *base = (CUdeviceptr)(uintptr_t)block->bytes.start;
     if (size)
-        *size = block->size;
+        *size = block->bytes.size;
     return leave(OK);
 }
 
 API CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
     ENTER("cuPointerGetAttribute", -1, -1);
-    struct block *block = block_of(pointer, 1);
+    size_t at;
+    struct block *block = memory_at(pointer, 1, &at);
     if (!data || !block)
         return leave(INVALID_VALUE);
     switch (attribute) {
     case 1: *(CUcontext *)data = block->context; return leave(OK);
-    case 2: *(unsigned *)data = 2; return leave(OK); /* device memory */
+    case 2: *(unsigned *)data = block->device >= 0 ? 2 : 1; return leave(OK); /* device or host memory */
     case 3: *(CUdeviceptr *)data = pointer; return leave(OK);
     case 9: *(int *)data = block->device; return leave(OK);
     default: return leave(NOT_SUPPORTED);
@@ -1000,7 +992,7 @@ API CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointe
 /* ---- streams and modelled time --------------------------------------------------------------- */
 
 /* 0, 1 (legacy) and 2 (per thread) all stand for the current context's default stream */
-static struct stream *stream_of(CUstream stream)
+struct stream *stream_of(CUstream stream)
 {
     if ((uintptr_t)stream <= 2)
         return current() ? &current()->null_stream : NULL;
@@ -1010,56 +1002,131 @@ static struct stream *stream_of(CUstream stream)
     return NULL;
 }
 
-/* The default stream waits for the blocking streams of its context, and they wait for it. */
-static double ready_at(struct stream *stream)
+/* The lane of a stream, for one more operation. The default stream waits for the blocking streams of its context, and
+ * they wait for it. */
+struct lane *lane_of(struct stream *stream)
 {
-    double start = stream->clock > host_clock ? stream->clock : host_clock;
-    if (stream == &stream->context->null_stream) {
+    struct stream *first = &stream->context->null_stream;
+    if (stream == first) {
         for (struct stream *s = streams; s; s = s->next)
-            if (s->context == stream->context && s->blocking && s->clock > start)
-                start = s->clock;
-    } else if (stream->blocking && stream->context->null_stream.clock > start)
-        start = stream->context->null_stream.clock;
-    return start;
+            if (s->context == stream->context && s->blocking && lane_last(s->lane))
+                lane_wait(stream->lane, lane_last(s->lane));
+    } else if (stream->blocking && lane_last(first->lane))
+        lane_wait(stream->lane, lane_last(first->lane));
+    stream->asked = false;
+    pthread_cond_broadcast(&progress);
+    return stream->lane;
 }
 
-/* Books a transfer on its links; `from` and `to` are ordinals, -1 is the host. */
-static void book(struct stream *stream, int from, int to, size_t size, double gb_per_s, double latency_us)
+bool reaches(CUcontext context, int device)
 {
-    double start = ready_at(stream), length = (double)size / (gb_per_s * 1e9);
-    if (from != to) {
-        if (from >= 0 && transmit_clock[from] > start)
-            start = transmit_clock[from];
-        if (to >= 0 && receive_clock[to] > start)
-            start = receive_clock[to];
-        if (from >= 0)
-            transmit_clock[from] = start + length;
-        if (to >= 0)
-            receive_clock[to] = start + length;
-    }
-    stream->clock = start + length + latency_us / 1e6;
+    return device < 0 || context->device == device || context->peers[device];
+}
+
+/* Has anybody switched on peer access between the two? */
+static bool joined(int a, int b)
+{
+    bool found = false;
+    for (struct context *c = contexts; c; c = c->next)
+        found = found || (c->device == a && c->peers[b]) || (c->device == b && c->peers[a]);
+    for (int i = 0; i < ordinals; i++)
+        found = found || (primaries[i].active && ((i == a && primaries[i].peers[b]) || (i == b && primaries[i].peers[a])));
+    return found;
+}
+
+void book(const struct lab_state *state, struct stream *stream, const struct transfer *ordinal)
+{
+    struct transfer t = *ordinal;
+    t.from = t.from >= 0 ? physical[t.from] : -1;
+    t.to = t.to >= 0 ? physical[t.to] : -1;
+    t.by = physical[t.by];
+    struct flow flow = links_flow(state, &t);
+    lane_transfer(lane_of(stream), &flow);
+}
+
+/* The fault that bytes on their way from one GPU to another suffer: a run of them in the middle is not what was sent, and
+ * no call says so. Call with `before`: what was there. */
+void corrupt(const struct lab_state *state, struct bytes *to, size_t at, size_t size, int from, int to_device, bool kernel, const char *before)
+{
+    const struct json *p2p = json_get(state->json, "p2p");
+    const char *kind = json_string(p2p, "corrupt_kind", "other");
+    struct span hit = corrupted(state, size, from, to_device, kernel);
+    if (!hit.size)
+        return;
+    char *bytes = bytes_real(to, at + hit.at, hit.size);
+    if (!strcmp(kind, "zero"))
+        memset(bytes, 0, hit.size);
+    else if (!strcmp(kind, "dropped"))
+        memcpy(bytes, before, hit.size);
+    else
+        for (size_t i = 0; i < hit.size; i++)
+            bytes[i] ^= 0x5a;
+}
+
+struct span corrupted(const struct lab_state *state, size_t size, int from, int to, bool kernel)
+{
+    const struct json *p2p = json_get(state->json, "p2p");
+    const char *engine = json_string(p2p, "corrupt_engine", "");
+    if (from < 0 || to < 0 || from == to || !size || lab_pair(state, "corrupt_pairs", physical[from], physical[to]) < 0 ||
+        (*engine && strcmp(engine, kernel ? "kernel" : "copy")))
+        return (struct span){0, 0};
+    size_t wanted = (size_t)json_number(p2p, "corrupt_bytes", 64), at = size / 2 / 64 * 64;
+    if (wanted > size - at)
+        at = wanted < size ? (size - wanted) / 64 * 64 : 0;
+    return (struct span){at, wanted < size - at ? wanted : size - at};
 }
 
 static void move_bytes(struct block *to_block, char *to, struct block *from_block, const char *from, size_t size)
 {
     if (!size)
         return;
-    if (to_block && from_block && to_block->copied_at && to_block->copied_at == to_block->writes &&
-        to_block->copied_from == from && to_block->copied_to == to && to_block->copied_size == size &&
-        to_block->copied_source_writes == from_block->writes && from_block->writes < to_block->writes)
-        return; /* the very copy that was made last, and neither side has been written since */
-    memmove(to, from, size);
-    if (!to_block)
+    if (!to_block && !from_block) {
+        memmove(to, from, size);
         return;
-    to_block->writes = ++write_count;
-    to_block->copied_at = 0;
-    if (from_block && from_block != to_block) {
+    }
+    if (!to_block) {
+        bytes_read(&from_block->bytes, (size_t)(from - from_block->bytes.start), size, to);
+        return;
+    }
+    size_t at = (size_t)(to - to_block->bytes.start);
+    if (!from_block) {
+        bytes_write(&to_block->bytes, at, size, from);
+        changed(to_block);
+        return;
+    }
+    if (to_block->copied_at && to_block->copied_at == to_block->writes && to_block->copied_from == from && to_block->copied_to == to &&
+        to_block->copied_size == size && to_block->copied_source_writes == from_block->writes && from_block->writes < to_block->writes)
+        return; /* the very copy that was made last, and neither side has been written since */
+    bytes_copy(&to_block->bytes, at, &from_block->bytes, (size_t)(from - from_block->bytes.start), size);
+    changed(to_block);
+    if (from_block != to_block) {
         to_block->copied_at = to_block->writes;
         to_block->copied_from = from;
         to_block->copied_to = to;
         to_block->copied_size = size;
         to_block->copied_source_writes = from_block->writes;
     }
+}
+
+void changed(struct block *block)
+{
+    block->writes = ++write_count;
+    block->copied_at = 0;
+}
+
+void transmit(const struct lab_state *state, struct block *to_block, size_t to_at, struct block *from_block, size_t from_at, size_t size,
+              bool kernel, bool direct)
+{
+    struct span hit = direct ? corrupted(state, size, from_block->device, to_block->device, kernel) : (struct span){0, 0};
+    char *before = hit.size ? malloc(hit.size) : NULL;
+    if (before)
+        bytes_read(&to_block->bytes, to_at + hit.at, hit.size, before);
+    move_bytes(to_block, to_block->bytes.start + to_at, from_block, from_block->bytes.start + from_at, size);
+    if (before) {
+        corrupt(state, &to_block->bytes, to_at, size, from_block->device, to_block->device, kernel, before);
+        changed(to_block);
+    }
+    free(before);
 }
 
 static CUresult copy(const char *call, CUdeviceptr to, CUdeviceptr from, size_t size, CUstream handle, bool wait, bool peers)
@@ -1080,33 +1147,18 @@ static CUresult copy(const char *call, CUdeviceptr to, CUdeviceptr from, size_t 
     bool from_is_device = peers || !strcmp(call, "cuMemcpyDtoH") || !strcmp(call, "cuMemcpyDtoD");
     if ((to_is_device && !to_block) || (from_is_device && !from_block) || (size && (!to || !from)))
         return leave(INVALID_VALUE);
-    const double latency = json_number(json_get(state->json, "p2p"), "latency_us", 0);
-    char *target = (char *)(uintptr_t)to;
-    move_bytes(to_block, target, from_block, (const char *)(uintptr_t)from, size);
+    settle_sums();
+    struct transfer t = {.from = from_device, .to = to_device, .by = stream->context->device, .bytes = (double)size};
     if (across) {
-        int from_gpu = physical[from_device], to_gpu = physical[to_device];
-        bool direct = false;
-        for (struct context *c = contexts; c; c = c->next)
-            direct = direct || (c->device == from_device && c->peers[to_device]) || (c->device == to_device && c->peers[from_device]);
-        for (int i = 0; i < ordinals; i++)
-            direct = direct || (primaries[i].active && ((i == from_device && primaries[i].peers[to_device]) ||
-                                                        (i == to_device && primaries[i].peers[from_device])));
-        double gb_per_s = direct ? lab_pair_gb_per_s(state, from_gpu, to_gpu) : lab_gb_per_s(state, "staged", 18);
-        if (direct && size && lab_pair(state, "corrupt_pairs", from_gpu, to_gpu) >= 0) {
-            /* silently: one line of 64 bytes in the middle never arrived */
-            size_t at = size / 2 / 64 * 64, length = size - at < 64 ? size - at : 64;
-            for (size_t i = 0; i < length; i++)
-                target[at + i] ^= 0x5a;
-            to_block->copied_at = 0;
-            to_block->writes = ++write_count;
-        }
-        book(stream, from_device, to_device, size, gb_per_s, latency);
-    } else if (to_device >= 0 && from_device >= 0)
-        book(stream, to_device, to_device, size, lab_gb_per_s(state, "local", 1420), 0);
-    else
-        book(stream, from_device, to_device, size, lab_gb_per_s(state, "host", 53), 0);
-    if (wait && stream->clock > host_clock)
-        host_clock = stream->clock;
+        t.direct = joined(from_device, to_device);
+        transmit(state, to_block, (size_t)((char *)(uintptr_t)to - to_block->bytes.start), from_block,
+                 (size_t)((char *)(uintptr_t)from - from_block->bytes.start), size, false, t.direct);
+    } else
+        move_bytes(to_block, (char *)(uintptr_t)to, from_block, (const char *)(uintptr_t)from, size);
+    if (from_device >= 0 || to_device >= 0)
+        book(state, stream, &t);
+    if (wait)
+        await(lane_last(stream->lane));
     return leave(OK);
 }
 
@@ -1145,15 +1197,25 @@ static CUresult fill_memory(const char *call, CUdeviceptr to, const void *patter
     struct block *block = count <= SIZE_MAX / width ? block_of(to, count * width) : NULL;
     if (!block || to % width)
         return leave(INVALID_VALUE);
-    char *at = (char *)(uintptr_t)to;
-    if (width == 1)
-        memset(at, *(const unsigned char *)pattern, count);
-    else
-        for (size_t i = 0; i < count; i++)
-            memcpy(at + i * width, pattern, width);
-    block->writes = ++write_count;
-    block->copied_at = 0;
-    book(stream, block->device, block->device, count * width, lab_gb_per_s(state, "local", 1420), 0);
+    settle_sums();
+    size_t at = (size_t)((char *)(uintptr_t)to - block->bytes.start), size = count * width;
+    unsigned char word[8];
+    for (size_t i = 0; i < 8; i++)
+        word[(at + i) % 8] = ((const unsigned char *)pattern)[i % width];
+    /* the words that it covers whole are a rule; what is over at the ends is written out */
+    size_t head = (8 - at % 8) % 8 < size ? (8 - at % 8) % 8 : size, body = (size - head) / 8 * 8;
+    uint64_t value;
+    memcpy(&value, word, 8);
+    char ends[8];
+    for (size_t i = 0; i < 8; i++)
+        ends[i] = (char)word[(at + i) % 8];
+    bytes_write(&block->bytes, at, head, ends);
+    if (body)
+        bytes_rule(&block->bytes, at + head, body, VALUE, value);
+    bytes_write(&block->bytes, at + head + body, size - head - body, word);
+    changed(block);
+    struct transfer t = {.from = block->device, .to = block->device, .by = block->device, .bytes = (double)size};
+    book(state, stream, &t);
     return leave(OK);
 }
 
@@ -1175,7 +1237,7 @@ API CUresult cuStreamCreate(CUstream *out, unsigned flags)
     if (!stream)
         return leave(OUT_OF_MEMORY);
     stream->context = current();
-    stream->clock = host_clock;
+    stream->lane = lane_new();
     stream->blocking = !(flags & 1);
     stream->next = streams;
     streams = stream;
@@ -1195,6 +1257,7 @@ API CUresult cuStreamDestroy_v2(CUstream stream)
     for (struct stream **s = &streams; *s; s = &(*s)->next)
         if (*s == stream) {
             *s = stream->next;
+            lane_free(stream->lane);
             free(stream);
             return leave(OK);
         }
@@ -1207,15 +1270,28 @@ API CUresult cuStreamSynchronize(CUstream handle)
     struct stream *stream = stream_of(handle);
     if (!stream)
         return leave(INVALID_HANDLE);
-    if (stream->clock > host_clock)
-        host_clock = stream->clock;
+    await(lane_last(stream->lane));
     return leave(OK);
+}
+
+/* Who asks instead of waiting is told once that it is not done yet, so that it has a chance to look at what runs. */
+static CUresult ask(struct operation *o, bool *asked)
+{
+    if (!o || operation_done(o))
+        return OK;
+    if (!*asked) {
+        *asked = true;
+        return NOT_READY;
+    }
+    links_next_sample();
+    return time_run(o) ? OK : NOT_READY;
 }
 
 API CUresult cuStreamQuery(CUstream handle)
 {
     ENTER("cuStreamQuery", current_device(), -1);
-    return leave(stream_of(handle) ? OK : INVALID_HANDLE);
+    struct stream *stream = stream_of(handle);
+    return leave(stream ? ask(lane_last(stream->lane), &stream->asked) : INVALID_HANDLE);
 }
 
 API CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
@@ -1245,8 +1321,8 @@ API CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags)
     struct stream *stream = stream_of(handle);
     if (!stream || !event_of(event))
         return leave(INVALID_HANDLE);
-    if (event->recorded && event->clock > stream->clock)
-        stream->clock = event->clock;
+    if (event->record)
+        lane_wait(lane_of(stream), event->record);
     return leave(OK);
 }
 
@@ -1274,6 +1350,7 @@ API CUresult cuEventDestroy_v2(CUevent event)
     for (struct event **e = &events; *e; e = &(*e)->next)
         if (*e == event) {
             *e = event->next;
+            operation_drop(event->record);
             free(event);
             return leave(OK);
         }
@@ -1286,8 +1363,9 @@ API CUresult cuEventRecord(CUevent event, CUstream handle)
     struct stream *stream = stream_of(handle);
     if (!stream || !event_of(event) || event->context != stream->context)
         return leave(INVALID_HANDLE);
-    event->clock = ready_at(stream);
-    event->recorded = true;
+    operation_drop(event->record);
+    event->record = lane_mark(lane_of(stream));
+    event->asked = false;
     return leave(OK);
 }
 
@@ -1302,15 +1380,14 @@ API CUresult cuEventSynchronize(CUevent event)
     ENTER("cuEventSynchronize", current_device(), -1);
     if (!event_of(event))
         return leave(INVALID_HANDLE);
-    if (event->recorded && event->clock > host_clock)
-        host_clock = event->clock;
+    await(event->record);
     return leave(OK);
 }
 
 API CUresult cuEventQuery(CUevent event)
 {
     ENTER("cuEventQuery", current_device(), -1);
-    return leave(event_of(event) ? OK : INVALID_HANDLE);
+    return leave(event_of(event) ? ask(event->record, &event->asked) : INVALID_HANDLE);
 }
 
 API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
@@ -1318,9 +1395,11 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
     ENTER("cuEventElapsedTime", -1, -1);
     if (!milliseconds)
         return leave(INVALID_VALUE);
-    if (!event_of(start) || !event_of(end) || !start->timing || !end->timing || !start->recorded || !end->recorded)
+    if (!event_of(start) || !event_of(end) || !start->timing || !end->timing || !start->record || !end->record)
         return leave(INVALID_HANDLE);
-    *milliseconds = (float)((end->clock - start->clock) * 1e3);
+    if (!operation_done(start->record) || !operation_done(end->record))
+        return leave(NOT_READY);
+    *milliseconds = (float)((operation_end(end->record) - operation_end(start->record)) * 1e3);
     return leave(OK);
 }
 
@@ -1368,6 +1447,10 @@ static const struct { const char *name; int since; void (*function)(void); } tab
     F(4000, "cuMemcpyPeer", cuMemcpyPeer), F(4000, "cuMemcpyPeerAsync", cuMemcpyPeerAsync),
     F(3020, "cuMemsetD8", cuMemsetD8_v2), F(3020, "cuMemsetD16", cuMemsetD16_v2), F(3020, "cuMemsetD32", cuMemsetD32_v2),
     F(3020, "cuMemsetD8Async", cuMemsetD8Async), F(3020, "cuMemsetD16Async", cuMemsetD16Async), F(3020, "cuMemsetD32Async", cuMemsetD32Async),
+    F(2000, "cuModuleLoadData", cuModuleLoadData), F(2010, "cuModuleLoadDataEx", cuModuleLoadDataEx), F(2000, "cuModuleUnload", cuModuleUnload),
+    F(2000, "cuModuleGetFunction", cuModuleGetFunction), F(2020, "cuFuncGetAttribute", cuFuncGetAttribute), F(9000, "cuFuncSetAttribute", cuFuncSetAttribute),
+    F(6050, "cuOccupancyMaxActiveBlocksPerMultiprocessor", cuOccupancyMaxActiveBlocksPerMultiprocessor),
+    F(4000, "cuLaunchKernel", cuLaunchKernel), F(11060, "cuLaunchKernelEx", cuLaunchKernelEx),
     F(2000, "cuStreamCreate", cuStreamCreate), F(5050, "cuStreamCreateWithPriority", cuStreamCreateWithPriority),
     F(4000, "cuStreamDestroy", cuStreamDestroy_v2), F(2000, "cuStreamSynchronize", cuStreamSynchronize), F(2000, "cuStreamQuery", cuStreamQuery),
     F(9020, "cuStreamGetCtx", cuStreamGetCtx), F(3020, "cuStreamWaitEvent", cuStreamWaitEvent),

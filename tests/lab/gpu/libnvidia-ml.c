@@ -406,7 +406,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memo
     DEVICE("nvmlDeviceGetMemoryInfo", device);
     NEED(memory);
     memory->total = (unsigned long long)gpu->memory_mib << 20;
-    memory->used = (unsigned long long)(lab_used_mib(gpu) + gpu->reserved_mib) << 20;
+    memory->used = (unsigned long long)(lab_used_mib(device->gpu, gpu) + gpu->reserved_mib) << 20;
     memory->free = memory->total - memory->used;
     return leave(OK);
 }
@@ -419,7 +419,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
         return leave(VERSION_MISMATCH);
     memory->total = (unsigned long long)gpu->memory_mib << 20;
     memory->reserved = (unsigned long long)gpu->reserved_mib << 20;
-    memory->used = (unsigned long long)lab_used_mib(gpu) << 20;
+    memory->used = (unsigned long long)lab_used_mib(device->gpu, gpu) << 20;
     memory->free = memory->total - memory->reserved - memory->used;
     return leave(OK);
 }

@@ -39,7 +39,7 @@ def machine(driver: Driver) -> Iterator[Machine]:
     with tempfile.TemporaryDirectory(prefix="rackwell-machine-") as name:
         root = Path(name)
         root.chmod(0o755)
-        for folder in ("dev", "proc/driver/nvidia", "sys/module/nvidia", "sys/module/nvidia_uvm/parameters"):
+        for folder in ("dev/shm", "proc/driver/nvidia", "sys/module/nvidia", "sys/module/nvidia_uvm/parameters"):
             (root / folder).mkdir(parents=True)
         shutil.copy(GPU / "machine.json", root / "proc/driver/nvidia/rackwell-lab-gpus.json")
         (root / "sys/module/nvidia/version").write_text(VERSION + "\n")

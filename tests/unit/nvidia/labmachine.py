@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 GPU = Path(__file__).resolve().parents[3] / "tests" / "lab" / "gpu"
+PTX = Path(__file__).resolve().parents[3] / "src" / "rackwell" / "probe" / "kernels.ptx"
 VERSION = "595.58.03"
 OTHER = "590.48.01"
 NOBODY = 65534
@@ -44,6 +45,45 @@ def current(c):
     ok(lib.cuCtxSetCurrent(c))
 def answer(value):
     print(json.dumps(value))
+class Kernels:
+    # the probe's kernels on one GPU, loaded into the context that is current
+    def __init__(self, c):
+        self.c, self.module = c, c_void_p()
+        ok(lib.cuModuleLoadData(byref(self.module), open(os.environ["TEST_PTX"], "rb").read()))
+    def function(self, name):
+        f = c_void_p(); ok(lib.cuModuleGetFunction(byref(f), self.module, b"rackwell_" + name.encode())); return f
+    def try_start(self, name, *numbers, stream=None, threads=32):
+        current(self.c)
+        values = [c_uint64(int(getattr(n, "value", n))) for n in numbers]
+        pointers = (c_void_p * len(values))(*[ctypes.cast(byref(v), c_void_p) for v in values])
+        return lib.cuLaunchKernel(self.function(name), 1, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+    def start(self, name, *numbers, **how):
+        ok(self.try_start(name, *numbers, **how))
+    def compare(self, p, words, seed, poison=0):
+        r = allocate(32); put(r, (0).to_bytes(8, "little") + bytes([255] * 8) + bytes(16))
+        self.start("compare", p, words, seed, poison, r); ok(lib.cuCtxSynchronize())
+        out = words_of(r, 4); ok(lib.cuMemFree_v2(r)); return out
+def words_of(p, n):
+    data = get(p, 8 * n); return [int.from_bytes(data[i:i + 8], "little") for i in range(0, 8 * n, 8)]
+class Clock:
+    # modelled microseconds between its making and stop()
+    def __init__(self, c, stream=None):
+        self.c, self.stream, self.events = c, stream, [c_void_p(), c_void_p()]
+        current(c)
+        for e in self.events: ok(lib.cuEventCreate(byref(e), 0))
+        ok(lib.cuEventRecord(self.events[0], stream))
+    def stop(self):
+        current(self.c); ok(lib.cuEventRecord(self.events[1], self.stream))
+    def read(self):
+        ms = c_float(); ok(lib.cuEventSynchronize(self.events[1]))
+        ok(lib.cuEventElapsedTime(byref(ms), *self.events)); return ms.value * 1e3
+def new_stream(c):
+    current(c); s = c_void_p(); ok(lib.cuStreamCreate(byref(s), 1)); return s
+def peers(*contexts):
+    for a in contexts:
+        for b in contexts:
+            current(a)
+            if a is not b: ok(lib.cuCtxEnablePeerAccess(b, 0))
 if os.environ.get("TEST_UID"):
     os.setgid(int(os.environ["TEST_UID"])); os.setuid(int(os.environ["TEST_UID"]))
 """
@@ -94,6 +134,7 @@ class Machine:
             "LD_LIBRARY_PATH": str(self.driver.libraries),
             "RACKWELL_LAB_ROOT": str(self.root),
             "RACKWELL_LAB_LOAD": str(self.root / "load"),
+            "TEST_PTX": str(PTX),
             **extra,
         }
 

@@ -133,7 +133,11 @@ def test_cuda_visible_devices_sets_the_order(machine: Machine) -> None:
 
 def test_copies_move_the_bytes_at_the_declared_speed(machine: Machine) -> None:
     machine.state(
-        p2p={"gb_per_s": {"default": 53.5, "cross_numa": 38.0, "same_switch": 55.0}, "slow_pairs": [[2, 6, 8.0]]}
+        p2p={
+            "gb_per_s": {"default": 53.5, "cross_numa": 38.0, "same_switch": 55.0},
+            "slow_pairs": [[2, 6, 8.0]],
+            "latency_us": 0,
+        }
     )
     found = machine.run(
         MEASURE + "cuda().cuInit(0); answer([measure(*p) for p in ((0, 1), (0, 2), (0, 7), (2, 6), (6, 2))])"
@@ -142,7 +146,7 @@ def test_copies_move_the_bytes_at_the_declared_speed(machine: Machine) -> None:
 
 
 def test_without_peer_access_the_copy_goes_through_the_host(machine: Machine) -> None:
-    machine.state(p2p={"gb_per_s": {"staged": 18.0}, "no_access_pairs": [[0, 1]]})
+    machine.state(p2p={"gb_per_s": {"staged": 18.0}, "latency_us": 0, "no_access_pairs": [[0, 1]]})
     found = machine.run(
         MEASURE
         + """
@@ -180,7 +184,7 @@ answer(out)
 
 
 def test_transfers_over_one_link_share_it(machine: Machine) -> None:
-    machine.state(p2p={"gb_per_s": {"default": 50.0}})
+    machine.state(p2p={"gb_per_s": {"default": 50.0}, "latency_us": 0})
     found = machine.run("""
 cuda().cuInit(0)
 c = [context(i) for i in range(4)]; m = []

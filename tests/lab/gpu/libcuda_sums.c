@@ -1,0 +1,2 @@
+#include "libcuda.h"
+void settle_sums(void) {}
