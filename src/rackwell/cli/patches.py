@@ -336,11 +336,13 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 def _described(entry: Entry, version: str, diff: str) -> str:
     """All of an entry, for people."""
+    import textwrap
+
     meta = entry.meta
     lines = [f"{entry.name}: {meta.summary}", f"  status      {meta.status}"]
 
     def add(label: str, *texts: str) -> None:
-        shown = [text.strip() for text in texts if text.strip()]
+        shown = [line for text in texts if text.strip() for line in textwrap.wrap(text.strip(), 100)]
         lines.extend(f"  {label if number == 0 else '':<11} {text}" for number, text in enumerate(shown))
 
     add("risk", meta.risk)
