@@ -69,9 +69,9 @@ def wanted(healthy: Mapping[str, Node], faults: Mapping[str, Any]) -> dict[str, 
 def making(name: str, node: Node, directory: str) -> str:
     """A line of shell that makes it where nothing is."""
     path = f"{directory}/{name}"
-    if node.plain:
-        return f': >"{path}"; chmod {node.mode:04o} "{path}"'
-    return f'mknod -m {node.mode:04o} "{path}" c {node.major} {node.minor}'
+    made = f': >"{path}"' if node.plain else f'mknod "{path}" c {node.major} {node.minor}'
+    # not mknod -m: that looks into /proc, which nsenter leaves behind
+    return f'{made}; chmod {node.mode:04o} "{path}"'
 
 
 def mending(nodes: Mapping[str, Node], *, only_existing: bool, named: set[str]) -> str:
