@@ -459,7 +459,7 @@ def machine() -> dict[str, Any]:
         "os": operating_system(),
         "cpus": os.cpu_count(),
         "kernel_module": (read(Path("/proc/driver/nvidia/version")) or "").split("\n")[0].strip(),
-        "device_nodes": real.nodes(),
+        "device_nodes": {name: (node.major, node.minor) for name, node in real.nodes().items()},
         "lxc": subprocess.run(["lxc-start", "--version"], capture_output=True, text=True, check=False).stdout.strip(),
         "topology": topology(),
     }
