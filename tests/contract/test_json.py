@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "site"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "topology"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "cli"))
 
 from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, make_rig, release
@@ -79,12 +80,20 @@ RESULTS: dict[str, dict[str, Any]] = {
     "verify": table(
         container=TEXT,
         host=TEXT,
-        checks=every(table(item=TEXT, verdict={"enum": ["pass", "fail", "unknown"]}, evidence=TEXT)),
+        verdict={"enum": ["pass", "degraded", "fail", "not-measured"]},
+        checks=every(
+            table(item=TEXT, verdict={"enum": ["pass", "degraded", "fail", "not-measured", "unknown"]}, evidence=TEXT)
+        ),
+        gate={"type": ["object", "null"]},
+        report=NULLABLE,
+        page=NULLABLE,
         reports={"type": "object"},
     ),
     "status": table(
         containers=every(
-            table(container=TEXT, host=TEXT, host_state=TEXT, state=TEXT, release=TEXT, unit=TEXT, bench=TEXT)
+            table(
+                container=TEXT, host=TEXT, host_state=TEXT, state=TEXT, release=TEXT, unit=TEXT, gate=TEXT, bench=TEXT
+            )
         )
     ),
     "bench": BENCH,

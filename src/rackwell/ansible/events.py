@@ -31,7 +31,7 @@ _QUIET_ACTIONS = frozenset(
     }
 )
 # errors of modules that wait for a person's decision, and for another run
-_HELD = frozenset({"restart-needed"})
+_HELD = frozenset({"gate-held", "restart-needed", "server-running"})
 _LOCKED = frozenset({"activation-running", "busy", "locked"})
 _OUTCOMES = {
     "runner_on_ok": "ok",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import rackwell
-from rackwell.cli import bench, build, check, init, lab, provision, report, status, verify, version
+from rackwell.cli import baseline, bench, build, check, init, lab, patches, provision, report, status, verify, version
 from rackwell.errors import ExitCode, Problem
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-for module in (init, check, build, provision, verify, status, bench, report, lab, version):
+for module in (init, check, build, patches, provision, verify, baseline, status, bench, report, lab, version):
     module.register(app)
 
 

@@ -58,7 +58,11 @@ def _body(
         ]
     terminal.safety = "no machine was touched; the next build goes on from what was fetched"
     built = [builds.make(site, name, terminal, relock=relock, python=version) for name, version in wanted]
+    lines: list[str] = []
+    for release in built:
+        lines.append(f"{release.build:<14} {release.digest[:12]}  {release.path}")
+        lines += [f"{'':<14} harmful: {r['patch']}; accepted: {r['reason']}" for r in release.accepted_risks]
     return Outcome(
         {"releases": [release.as_dict() for release in built]},
-        show=lambda out: out.print("\n".join(f"{r.build:<14} {r.digest[:12]}  {r.path}" for r in built)),
+        show=lambda out: out.print("\n".join(lines)),
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,19 +49,29 @@ def _body(terminal: Terminal, path: Path) -> Outcome:
     del terminal
     site = declaration.load(path)
     problems = declared.problems(site)
-    result = {"site": str(site.path), "hosts": sorted(site.hosts), "containers": sorted(site.containers)}
+    risks = declared.accepted_risks(site)
+    result = {
+        "site": str(site.path),
+        "hosts": sorted(site.hosts),
+        "containers": sorted(site.containers),
+        "accepted_risks": [dataclasses.asdict(risk) for risk in risks],
+    }
+    told = "".join(
+        f"\nbuild {risk.build} has the harmful patch {risk.patch}; accepted in {risk.where}: {risk.reason}"
+        for risk in risks
+    )
     if problems:
         return Outcome(
             result,
             problems,
             ExitCode.INVALID,
-            lambda out: out.print(f"{site.path}: {_count(problems, 'problem')}; nothing was touched"),
+            lambda out: out.print(f"{site.path}: {_count(problems, 'problem')}; nothing was touched{told}"),
         )
     return Outcome(
         result,
         show=lambda out: out.print(
             f"{site.path}: {_count(site.hosts, 'Proxmox host')}, {_count(site.containers, 'container')}; "
-            "the declaration holds"
+            f"the declaration holds{told}"
         ),
     )
 

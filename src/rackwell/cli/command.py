@@ -49,7 +49,11 @@ def execute(command: str, as_json: bool, body: Callable[[Terminal], Outcome]) ->
         # one who reads no further (`| head`) knows; a full disk is told of
         if error.errno not in {errno.EPIPE, errno.EIO}:
             outcome.problems.append(Problem("no-output", "the result could not be written", "", error.strerror or ""))
-    output.print_problems(outcome.problems, terminal.log if outcome.exit_code != ExitCode.DONE else None)
+    output.print_problems(
+        outcome.problems,
+        terminal.log if outcome.exit_code != ExitCode.DONE else None,
+        frozenset() if as_json else outcome.shown,
+    )
     raise typer.Exit(int(outcome.exit_code))
 
 

@@ -35,12 +35,14 @@ class Outcome:
     Attributes:
         result: the payload of ``--json``.
         show: prints the result for people.
+        shown: (code, what) of problems that `show` tells in full: stderr names them in one line.
     """
 
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     exit_code: ExitCode = ExitCode.DONE
     show: Callable[[Console], None] = lambda _: None
+    shown: frozenset[tuple[str, str]] = frozenset()
 
 
 def envelope(command: str, outcome: Outcome) -> dict[str, Any]:
@@ -103,13 +105,17 @@ def _stderr() -> Console:
     return Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def print_problems(problems: Iterable[Problem], log: Path | None) -> None:
-    """Compact blocks on stderr: what, where, why, fix; the log's path once, below."""
+def print_problems(
+    problems: Iterable[Problem], log: Path | None, shown: frozenset[tuple[str, str]] = frozenset()
+) -> None:
+    """Compact blocks on stderr: what, where, why, fix; of what is `shown` already one line; the log's path below."""
     from rich.text import Text
 
     console = _stderr()
     for problem in problems:
         console.print(Text.assemble(("error: ", "bold red"), (problem.what, "bold")))
+        if (problem.code, problem.what) in shown:
+            continue
         for label, text in (("where", problem.where), ("why", problem.why), ("fix", problem.fix)):
             if text:
                 first, *rest = text.splitlines()

@@ -175,7 +175,8 @@ def _verify(
     if not names:
         chosen, problems = entries.load_all(catalog, site)
     chosen = [entry for entry in chosen if project in {"", entry.meta.project}]
-    projects = list(dict.fromkeys(entry.meta.project for entry in chosen))
+    order = list(known.shown)
+    projects = sorted({e.meta.project for e in chosen}, key=lambda p: (order.index(p) if p in order else len(order), p))
     _refuse_vague(projects, project, asked)
     store = _cache(cache, known, terminal)
     made: list[Table] = []

@@ -27,7 +27,7 @@ def status(
 ) -> None:
     """Show what runs where.
 
-    Exit code 6 when a machine does not answer; the others are shown all the same.
+    Exit code 6 when a machine does not answer, 4 when a boot gate holds a server back; all are shown all the same.
     """
     execute("status", as_json, lambda terminal: _body(terminal, site, container))
 
@@ -42,8 +42,9 @@ def _cells(row: Row) -> list[str]:
         row.state,
         row.release[:12],
         row.unit,
+        row.gate,
         figure.partition(" tok/s")[0] or "-",
-        date[:10],
+        date[5:10],
     ]
 
 
@@ -54,7 +55,7 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
 
     terminal.safety = "status changes nothing"
     done = run(path, name, terminal)
-    head = ["container", "host", "driver", "state", "release", "server", "tok/s", "measured"]
+    head = ["container", "host", "driver", "state", "release", "server", "gate", "tok/s", "on"]
     rows = [_cells(row) for row in done.rows]
     return Outcome(
         {"containers": [row.as_dict() for row in done.rows]},

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rackwell.bench.result import BenchResult
 
-_COLOURS = {"pass": "green", "ok": "green", "fail": "red", "unreachable": "red", "unknown": "yellow"}
+_COLOURS = {
+    "pass": "green",
+    "ok": "green",
+    "fail": "red",
+    "held": "red",
+    "unreachable": "red",
+    "unknown": "yellow",
+    "degraded": "bold yellow",
+    "not measured": "dim",
+}
 
 
 def table(out: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -21,19 +30,19 @@ def table(out: Any, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for title in head:
         grid.add_column(title, overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
-    _print(out, grid)
+        grid.add_row(*(Text(cell, style=_COLOURS.get(cell.partition(":")[0], "")) for cell in row))
+    plain(out, grid)
 
 
 def bench(out: Any, result: BenchResult) -> None:
     """The headline figures of a benchmark."""
     from rackwell.bench.table import table as points
 
-    _print(out, points(result))
+    plain(out, points(result))
 
 
-def _print(out: Any, grid: Any) -> None:
-    """Print a table; into a pipe or a file without the blanks that fill its lines up."""
+def plain(out: Any, grid: Any) -> None:
+    """Print a table or a text; into a pipe or a file without the blanks that fill its lines up."""
     if out.is_terminal:
         out.print(grid)
         return

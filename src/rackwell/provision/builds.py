@@ -27,6 +27,15 @@ class Built:
     changed: bool
     manifest: dict[str, Any]
 
+    @property
+    def accepted_risks(self) -> list[dict[str, str]]:
+        """Each harmful patch in it (``patch``), and why it was taken all the same (``reason``)."""
+        return [
+            {"patch": patch["name"], "reason": patch["accept_risk"]}
+            for patch in self.manifest.get("patches", [])
+            if "accept_risk" in patch
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
@@ -36,6 +45,7 @@ class Built:
             "changed": self.changed,
             "wheels": len(self.manifest.get("wheels", [])),
             "patches": [patch["name"] for patch in self.manifest.get("patches", [])],
+            "accepted_risks": self.accepted_risks,
         }
 
 

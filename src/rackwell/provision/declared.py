@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rackwell.build import BuildSpec, load_build, patch_requirements
+from rackwell.build.catalogue import flags
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import paths
 from rackwell.site import files, validation, yamlsource
@@ -86,7 +87,8 @@ def build_problems(site: Site, container: Node) -> list[Problem]:
             found += [_at_variable(site, container, role, problem) for problem in error.problems]
             continue
         try:
-            found += _patch_problems(site, container, spec) if role == "release" else []
+            # a profile is the server's: what other builds patch needs no flags, and must hold all the same
+            found += _patch_problems(site, container, spec) if role == "release" else _holds(spec)
         except RackwellError as error:
             found += error.problems
     return found
@@ -113,14 +115,58 @@ def _patch_problems(site: Site, container: Node, spec: BuildSpec) -> Iterator[Pr
         return  # told by the site's own checks
     for requirement in requirements:
         for flag, wanted in requirement.needs_flags.items():
-            given = profile.flags.get(flag)
-            if given != wanted:
+            if not flags.satisfied(profile.flags, flag, wanted):
                 yield Problem(
                     "patch-without-effect",
-                    f"the patch {requirement.name} needs the flag {flag}: {wanted}",
+                    f"the patch {requirement.name} needs the flag {flags.told(flag, wanted)}",
                     document.where(("flags", flag)),
-                    f"the profile has {given!r}"
+                    f"the profile has {profile.flags[flag]!r}"
                     if flag in profile.flags
                     else f"the profile does not set it; {requirement.where} asks for the patch",
-                    f"set `{flag}: {wanted}` under flags, or take the patch out of the build",
+                    f"set `{flags.told(flag, wanted)}` under flags, or take the patch out of the build",
                 )
+        for flag, value in requirement.hindering_flags.items():
+            if flag in profile.flags and flags.satisfied(profile.flags, flag, value):
+                yield Problem(
+                    "patch-without-effect",
+                    f"the patch {requirement.name} has no effect with the flag {flags.told(flag, value)}",
+                    document.where(("flags", flag)),
+                    f"{requirement.where} asks for the patch, and the profile switches off what it changes",
+                    f"remove `{flag}` from flags, or take the patch out of the build",
+                )
+
+
+def _holds(spec: BuildSpec) -> list[Problem]:
+    """Raises RackwellError when a patch of the build does not hold."""
+    patch_requirements(spec, paths.catalog())
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class AcceptedRisk:
+    """A harmful patch that a build takes all the same, and why."""
+
+    build: str
+    patch: str
+    reason: str
+    where: str
+
+
+def accepted_risks(site: Site) -> list[AcceptedRisk]:
+    """Every harmful patch that a build of the site's containers takes; builds that do not hold tell nothing."""
+    found: dict[str, list[AcceptedRisk]] = {}
+    for container in site.containers.values():
+        for name in filter(None, (site.build_name(container, role) for role in BUILD_ROLES)):
+            if name in found:
+                continue
+            found[name] = []
+            try:
+                spec = load_build(build_file(site, name))
+            except RackwellError:
+                continue
+            found[name] = [
+                AcceptedRisk(name, use.name, use.accept_risk, spec.where("patches", index))
+                for index, use in enumerate(spec.patches)
+                if use.accept_risk is not None
+            ]
+    return [risk for risks in found.values() for risk in risks]

@@ -17,6 +17,7 @@ from rackwell.provision.progress import Progress
 from rackwell.site import declaration
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
+from rackwell.topology import gate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Row:
 
     Attributes:
         release: digest of the server's release, "none" or "unknown".
+        gate: verdict of the boot gate, "held: <code>", "running", or "-" where there is none.
     """
 
     container: str
@@ -33,6 +35,7 @@ class Row:
     state: str
     release: str
     unit: str
+    gate: str
     bench: str
 
     def as_dict(self) -> dict[str, str]:
@@ -70,6 +73,10 @@ def status(path: Path, name: str, progress: Progress) -> Looked:
     silent = _unreachable(played)
     problems = [*silent, *(p for failure in played.failures if not failure.unreachable for p in failure.problems)]
     code = ExitCode.FAILED if len(problems) > len(silent) else ExitCode.UNREACHABLE if silent else ExitCode.DONE
+    held = [told for node in nodes if (told := _held(site, node, played)) is not None]
+    if held:
+        problems += held
+        code = ExitCode.HELD if code == ExitCode.DONE else code
     return Looked([_row(site, node, played) for node in nodes], problems, code)
 
 
@@ -96,6 +103,7 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
         state=state if state != "running" or mine.get("reachable") else "running, ssh silent",
         release=str(mine.get("slot", "")).rpartition("/")[2] or ("none" if mine.get("reachable") else "unknown"),
         unit=_unit(mine) if mine.get("reachable") else "unknown",
+        gate=_gate(mine),
         bench=_bench(site, node),
     )
 
@@ -104,6 +112,27 @@ def _unit(report: Mapping[str, Any]) -> str:
     """The state of the server's unit, with its restarts when there were any."""
     state, restarts = str(report.get("unit") or "absent"), str(report.get("restarts") or "0")
     return state if restarts == "0" else f"{state}, {restarts} restarts"
+
+
+def _gate(report: Mapping[str, Any]) -> str:
+    """The boot gate's verdict in a word or two; "-" where the container has no gate, or an older one."""
+    told = report.get("gate")
+    found = gate.read(told)
+    if found is not None:
+        return found.cell
+    state = str(told.get("state") or "") if isinstance(told, Mapping) else ""
+    if not state and report.get("gate_partial") in {True, "True", "true"}:
+        state = "running"
+    return "-" if state in {"", "absent"} else state
+
+
+def _held(site: Site, node: Node, played: PlayResult) -> Problem | None:
+    """The line of a gate that holds the server of `node` back."""
+    mine: dict[str, Any] = next(iter(played.payloads("rackwell.container_status", node.name)), {})
+    found = gate.read(mine.get("gate"))
+    if found is None:
+        return None
+    return found.problem(node.name, f"mend it, then: rackwell verify {node.name} -i {site.path} --release-gate")
 
 
 def _bench(site: Site, node: Node) -> str:

@@ -10,14 +10,20 @@ from typing import Any
 
 from rackwell.ansible.results import Failure, PlayResult
 from rackwell.ansible.runner import RunDirectory
-from rackwell.errors import ExitCode, Problem
-from rackwell.provision import declared, plays
+from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.provision import declared, gpus, plays
+from rackwell.provision.gpus import Kept, Seen
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
+from rackwell.topology.model import GRAVITY
+from rackwell.topology.report import Check
 
-PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+PASS, DEGRADED, FAIL, UNKNOWN, NOT_MEASURED = "pass", "degraded", "fail", "unknown", "not-measured"
 VERDICT_TASK = "Tell the verdict"
+RELEASE = "--release-gate"
+
+Judge = Callable[[Mapping[str, Any]], tuple[bool, str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,23 +31,31 @@ class Item:
     """One thing that was verified.
 
     Attributes:
-        verdict: pass, fail, or unknown when it was not looked at.
-        wanted: False when the declaration itself leaves the check out: that is no failure.
+        verdict: pass, degraded, fail, not-measured (evidence says why), or unknown when it was not looked at.
+        check: the probe's own row, for what it measured.
     """
 
     item: str
     verdict: str
     evidence: str
-    wanted: bool = True
+    check: Check | None = None
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {"item": self.item, "verdict": self.verdict, "evidence": self.evidence}
+        plain: dict[str, Any] = {"item": self.item, "verdict": self.verdict, "evidence": self.evidence}
+        if self.check is not None:
+            plain |= self.check.model_dump(include={"code", "measured", "expected", "unit", "basis"})
+        return plain
 
 
 @dataclasses.dataclass(frozen=True)
 class Verified:
-    """The verdicts of a container and its host."""
+    """The verdicts of a container and its host.
+
+    Attributes:
+        problems: what makes it fail; what only degrades it stands in the findings of the report.
+        reports: all that the modules reported, by schema.
+    """
 
     container: str
     host: str
@@ -49,19 +63,46 @@ class Verified:
     problems: list[Problem]
     exit_code: ExitCode
     reports: dict[str, dict[str, Any]]
+    found: Seen
+    kept: Kept = dataclasses.field(default_factory=Kept)
+
+    @property
+    def verdict(self) -> str:
+        """The gravest of all verdicts; what was not looked at counts as failed where the run did."""
+        if self.exit_code != ExitCode.DONE:
+            return FAIL
+        return max((item.verdict for item in self.items if item.verdict in GRAVITY), key=GRAVITY.__getitem__)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``: the verdicts of each check, and under ``reports`` all that the modules reported."""
+        gate = self.found.gate
         return {
             "container": self.container,
             "host": self.host,
+            "verdict": self.verdict,
             "checks": [item.as_dict() for item in self.items],
+            "gate": gate.model_dump(by_alias=True, exclude={"report"}) if gate is not None else None,
+            "report": str(self.kept.report) if self.kept.report else None,
+            "page": str(self.kept.page) if self.kept.page else None,
             "reports": self.reports,
         }
 
 
-def verify(path: Path, name: str, progress: Progress) -> Verified:
+def verify(
+    path: Path,
+    name: str,
+    progress: Progress,
+    *,
+    quick: bool = False,
+    release_gate: bool = False,
+    page: Path | None = None,
+) -> Verified:
     """Verify container `name` and its host; changes nothing.
+
+    Args:
+        quick: only what takes seconds, whatever the declaration says.
+        release_gate: run the boot gate again instead, in full, and start the server when it passes.
+        page: a further file for the page.
 
     Raises:
         RackwellError: the declaration does not hold (exit 2), or another run holds the container (exit 5).
@@ -71,35 +112,92 @@ def verify(path: Path, name: str, progress: Progress) -> Verified:
     with container_lock(root.state, name, "verify"):
         target = declared.target(root, name)
         run = RunDirectory.create(root.state, "verify")
-        played = plays.play("verify", target, run, progress)
-        progress.safety = "verify changes nothing"
-        return judge(played, name, target.host, f"rackwell verify {name} -i {target.site.path}")
+        if release_gate:
+            played = plays.play("gate", target, run, progress)
+        else:
+            extra = {"gpu_probe_mode": "quick"} if quick else None
+            played = plays.play("verify", target, run, progress, extra=extra)
+            progress.safety = "verify changes nothing"
+        again = f"rackwell verify {name} -i {target.site.path}{f' {RELEASE}' if release_gate else ''}"
+        done = judge(played, name, target.host, again, gate_only=release_gate)
+        kept = gpus.keep(done.found, run, root.state, name, page)
+        code = done.exit_code or (ExitCode.FAILED if kept.problems else ExitCode.DONE)
+        return dataclasses.replace(done, kept=kept, problems=[*done.problems, *kept.problems], exit_code=code)
 
 
-def judge(played: PlayResult, container: str, host: str, again: str) -> Verified:
-    """The verdicts in a play of ``verify``."""
+def judge(played: PlayResult, container: str, host: str, again: str, *, gate_only: bool = False) -> Verified:
+    """The verdicts in a play of ``verify``, or of ``gate``."""
     failures = [f for f in [*played.failures, *played.tolerated] if f.task != VERDICT_TASK]
-    items = [
-        _item(
-            name, _payload(played, schema, where), [f for f in failures if f.host == where and f.role in roles], judge_
-        )
-        for name, schema, where, roles, judge_ in (
-            ("host", "rackwell.pve_host", host, {"pve_host"}, _host),
-            ("container", "rackwell.pve_container", container, {"pve_container"}, _container),
-            ("cuda", "rackwell.gpu_check", container, {"gpu_probe"}, _cuda),
-            ("p2p", "rackwell.gpu_check", container, {"gpu_probe"}, _p2p),
-            ("release", "rackwell.release_store", container, {"release", ""}, _release),
-            ("server", "rackwell.inference_server", container, {"inference_server"}, _server),
-        )
-    ]
-    found = list(dict.fromkeys(problem for failure in failures for problem in failure.problems))
-    if played.interrupted:
-        found = plays.problems(played, again)
+
+    def item(name: str, schema: str, where: str, roles: set[str], judge_: Judge) -> Item:
+        of = [failure for failure in failures if failure.host == where and failure.role in roles]
+        return _item(name, _payload(played, schema, where), of, judge_)
+
+    found, unread = _seen(played, container)
+    items = [*_gpu_items(found, failures, container), *_gate(found)]
+    items.append(item("server", "rackwell.inference_server", container, {"inference_server"}, _server))
+    if not gate_only:
+        items = [
+            item("host", "rackwell.pve_host", host, {"pve_host"}, _host),
+            item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
+            *items[:-1],
+            item("release", "rackwell.release_store", container, {"release", ""}, _release),
+            items[-1],
+        ]
+    told = (
+        plays.problems(played, again)
+        if played.interrupted
+        else [*unread, *_problems(failures, found, container, again)]
+    )
+    reports = {reported.payload["schema"]: reported.payload for reported in played.results if reported.schema}
+    return Verified(container, host, items, told, _exit_code(played, failures, items), reports, found)
+
+
+def _seen(played: PlayResult, container: str) -> tuple[Seen, list[Problem]]:
+    """What the probe reported; a report that cannot be understood is told as a problem, beside all other verdicts."""
+    try:
+        return gpus.seen(played, container), []
+    except RackwellError as error:
+        return Seen(), error.problems
+
+
+def _problems(failures: list[Failure], found: Seen, container: str, again: str) -> list[Problem]:
+    """What to tell: the gate's own line where it holds the server, and what was found now, once each."""
+    if found.gate is None or not found.gate.held:
+        return list(dict.fromkeys(problem for failure in failures for problem in failure.problems))
+    others = [problem for failure in failures if not failure.held for problem in failure.problems]
+    command = again if again.endswith(RELEASE) else f"{again} {RELEASE}"
+    held = found.gate.problem(container, f"mend it, then: {command}")
+    return list(dict.fromkeys([*([held] if held else []), *others]))
+
+
+def _exit_code(played: PlayResult, failures: list[Failure], items: list[Item]) -> ExitCode:
+    """A server that the gate holds back waits for a person, whatever else failed: what failed is why it is held."""
     code = played.exit_code
-    if code == ExitCode.DONE and any(item.wanted and item.verdict != PASS for item in items):
-        code = ExitCode.FAILED
-    reports = {item.payload["schema"]: item.payload for item in played.results}
-    return Verified(container, host, items, found, code, reports)
+    if code in {ExitCode.DONE, ExitCode.FAILED} and any(failure.held for failure in failures):
+        return ExitCode.HELD
+    if code == ExitCode.DONE and any(item.verdict in {FAIL, UNKNOWN} for item in items):
+        return ExitCode.FAILED
+    return code
+
+
+def _gpu_items(found: Seen, failures: list[Failure], container: str) -> list[Item]:
+    """A row for each check of the probe; one for all of them when it did not report."""
+    if found.report is None:
+        of = [f for f in failures if f.host == container and f.role == "gpu_probe" and not f.held]
+        return [_item("gpus", None, of, _server)]
+    # `host` is the row of the Proxmox host's own declaration
+    return [
+        Item("gpu-host" if check.id == "host" else check.id, check.verdict, check.summary or check.title, check)
+        for check in found.report.checks
+    ]
+
+
+def _gate(found: Seen) -> list[Item]:
+    """The boot gate's row; none where no gate is declared."""
+    if found.gate is not None:
+        return [Item("gate", FAIL if found.gate.held else found.gate.verdict, found.gate.line or found.gate.cell)]
+    return [Item("gate", FAIL, f"no verdict of this boot: {found.gate_state}")] if found.gate_state else []
 
 
 def _payload(played: PlayResult, schema: str, host: str) -> Mapping[str, Any] | None:
@@ -108,16 +206,9 @@ def _payload(played: PlayResult, schema: str, host: str) -> Mapping[str, Any] | 
     return found[-1] if found else None
 
 
-def _item(
-    name: str,
-    payload: Mapping[str, Any] | None,
-    failures: list[Failure],
-    judge_: Callable[[Mapping[str, Any]], tuple[bool | None, str]],
-) -> Item:
+def _item(name: str, payload: Mapping[str, Any] | None, failures: list[Failure], judge_: Judge) -> Item:
     if payload is not None:
         good, evidence = judge_(payload)
-        if good is None:
-            return Item(name, UNKNOWN, evidence, wanted=False)
         return Item(name, PASS if good else FAIL, evidence or _told(failures))
     if any(not failure.unreachable for failure in failures):
         return Item(name, FAIL, _told(failures))
@@ -129,8 +220,7 @@ def _told(failures: list[Failure]) -> str:
 
 
 def _host(report: Mapping[str, Any]) -> tuple[bool, str]:
-    gpus = report.get("gpus") or []
-    text = f"driver {report.get('driver_version') or 'not loaded'}, {len(gpus)} GPUs"
+    text = f"driver {report.get('driver_version') or 'not loaded'}, {len(report.get('gpus') or [])} GPUs"
     return not report.get("problems"), text
 
 
@@ -145,32 +235,6 @@ def _container(report: Mapping[str, Any]) -> tuple[bool, str]:
     if report.get("pending"):
         return False, f"waits for a restart for {', '.join(report['pending'])}"
     return True, f"vmid {report.get('vmid')} as declared, systemd {report.get('systemd')}"
-
-
-def _cuda(whole: Mapping[str, Any]) -> tuple[bool, str]:
-    report = whole.get("cuda") or {}
-    devices = report.get("devices") or []
-    good = [d for d in devices if all(step.get("ok") for step in d.get("steps") or [])]
-    # a CUDA that does not start at all lists no device
-    wanted = max(len(devices), int(report.get("expected_gpus") or 0))
-    text = f"{len(good)} of {wanted} GPUs initialise, driver {report.get('driver_version')}"
-    return report.get("verdict") == PASS, text
-
-
-def _p2p(whole: Mapping[str, Any]) -> tuple[bool | None, str]:
-    """None when the declaration does not ask for it."""
-    report = whole.get("p2p")
-    if not report:
-        if (whole.get("cuda") or {}).get("verdict") == PASS:
-            return None, "not asked for: gpu_probe_p2p is false"
-        return False, "not looked at: CUDA failed"
-    pairs = report.get("pairs") or []
-    rates = [pair["gb_per_s"] for pair in pairs if pair.get("gb_per_s") is not None]
-    verified = sum(bool(pair.get("verified")) for pair in pairs)
-    text = f"{verified} of {len(pairs)} pairs with data verified"
-    if rates:
-        text += f", {min(rates):.1f} to {max(rates):.1f} GB/s"
-    return report.get("verdict") == PASS, text
 
 
 def _release(report: Mapping[str, Any]) -> tuple[bool, str]:

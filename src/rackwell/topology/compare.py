@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from rackwell.topology import figures
 from rackwell.topology.baseline import Baseline, differences
-from rackwell.topology.figures import Matrix
-from rackwell.topology.model import Verdict
-from rackwell.topology.report import Difference, GpuReport
+from rackwell.topology.figures import Matrix, Named
+from rackwell.topology.model import Pair, Verdict
+from rackwell.topology.report import Difference, Gpu, GpuReport
 
 MIN_EFFECT = 0.05
 """A smaller loss is told by nobody, however sure it is."""
@@ -38,12 +38,15 @@ class Delta:
         return None if self.now is None or not self.then else self.now / self.then - 1
 
     @property
+    def loss(self) -> float:
+        """How much worse it is, relative; negative when it is better, 0 when it was not measured."""
+        change = self.change or 0.0
+        return change if figures.less_is_better(self.key) else -change
+
+    @property
     def worse(self) -> bool:
         """Whether it lost more than noise explains."""
-        if self.change is None:
-            return False
-        loss = self.change if figures.less_is_better(self.key) else -self.change
-        return loss > self.allowed
+        return self.loss > self.allowed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +92,44 @@ def changes(report: GpuReport, deltas: Sequence[Delta], key: str) -> Matrix:
             if src in index and dst in index:
                 cells.append(((index[src], index[dst]), 100 * delta.change))
     return figures.matrix(report.count, cells)
+
+
+def worse_pairs(report: GpuReport, comparison: Comparison, key: str) -> dict[Pair, str]:
+    """The pairs of matrix `key` that lost more than noise explains, as flags of a heat map."""
+    index = {gpu.uuid: gpu.index for gpu in report.gpus}
+    found: dict[Pair, str] = {}
+    for delta in comparison.deltas:
+        head, _, dst = delta.key.rpartition("/")
+        head, _, src = head.rpartition("/")
+        if delta.worse and head.removeprefix("p2p/") == key and src in index and dst in index:
+            found[index[src], index[dst]] = "degraded"
+    return found
+
+
+def named(key: str, report: GpuReport) -> str:
+    """A figure's key with indices for UUIDs."""
+    head, _, ends = key.rpartition("/GPU-")
+    start, _, src = head.rpartition("/")
+    index = {gpu.uuid: gpu.index for gpu in report.gpus}
+    dst = f"GPU-{ends}"
+    return f"{start} GPU {index[src]} to GPU {index[dst]}" if src in index and dst in index else key
+
+
+def as_matrix(baseline: Baseline, key: str = "copy/write/1") -> tuple[GpuReport, Named | None]:
+    """A baseline's own figures as a report of nothing but GPUs, and their matrix; None when it has no such figures."""
+    gpus = [
+        Gpu(index=number, uuid=gpu.uuid, bus_id=gpu.bus_id, name=gpu.name)
+        for number, gpu in enumerate(sorted(baseline.machine.gpus, key=lambda gpu: gpu.bus_id))
+    ]
+    report = GpuReport(verdict="pass", gpus=gpus)
+    index = {gpu.uuid: gpu.index for gpu in gpus}
+    cells = []
+    for name, value in baseline.values.items():
+        src, _, dst = name.removeprefix(f"p2p/{key}/").partition("/")
+        if name.startswith(f"p2p/{key}/") and src in index and dst in index:
+            cells.append(((index[src], index[dst]), value.mean))
+    named = Named(key, "Bandwidth, copy engine writes, one way", "GB/s", figures.matrix(report.count, cells))
+    return report, named if named.known else None
 
 
 def _sd(baseline: Baseline, key: str) -> float:

@@ -101,6 +101,8 @@ def _cell(named: Named, pair: Pair, flags: Mapping[Pair, str], width: int) -> tu
 
 def _slower(named: Named, pair: Pair) -> bool:
     """Whether this direction is the worse one of the two."""
+    if named.unit == "%":
+        return False  # a change has no way back to be held against
     src, dst = pair if named.more_is_better else (pair[1], pair[0])
     return figures.asymmetric(named.values, src, dst)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
 from sitemaker import SiteMaker, listing
 
 from rackwell.ansible import runner
@@ -36,12 +37,7 @@ CONTAINER = {
     "changed_keys": [],
     "systemd": "running",
 }
-GPUS = {
-    "schema": "rackwell.gpu_check/1",
-    "verdict": "pass",
-    "cuda": {"verdict": "pass", "driver_version": "595.58.03", "devices": [{"steps": [{"ok": True}]}] * 8},
-    "p2p": {"verdict": "pass", "pairs": [{"verified": True, "gb_per_s": 53.5}] * 56},
-}
+GPUS = samples.healthy()
 SERVER = {"schema": "rackwell.inference_server/1", "health": 200, "answer": " Paris."}
 
 

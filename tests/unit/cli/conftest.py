@@ -8,6 +8,8 @@ import pytest
 
 # the site that these tests break is that of the site's own tests
 sys.path.insert(0, str(Path(__file__).parents[1] / "site"))
+# reports of GPUs as the probe writes them
+sys.path.insert(0, str(Path(__file__).parents[1] / "topology"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cli_rig import Rig, make_rig

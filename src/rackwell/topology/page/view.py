@@ -74,7 +74,7 @@ def context(report: GpuReport, baseline: Baseline | None, gate: Gate | None, tit
         "allreduce": drawing.allreduce(report.measurements.collectives),
         "collectives": report.measurements.collectives,
         "compared": compared,
-        "deltas": _deltas(compared),
+        "deltas": _deltas(report, compared),
         "changes": _changes(report, compared),
         "baseline": baseline,
         "surroundings": _surroundings(report),
@@ -343,14 +343,14 @@ def _health(report: GpuReport) -> list[list[str]]:
     ]
 
 
-def _deltas(compared: Comparison | None) -> list[dict[str, Any]]:
+def _deltas(report: GpuReport, compared: Comparison | None) -> list[dict[str, Any]]:
     """The figures that are worse than noise explains, and the links' means; the worst first."""
     if compared is None or not compared.fits:
         return []
     rows = [*compared.links, *(delta for delta in compared.deltas if delta.worse)]
     shown = [
         {
-            "key": delta.key,
+            "key": compare.named(delta.key, report),
             "then": number(delta.then),
             "now": number(delta.now),
             "change": f"{100 * delta.change:+.1f} %" if delta.change is not None else UNKNOWN,
