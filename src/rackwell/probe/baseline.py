@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rackwell import __version__
 from rackwell.probe import regression
 
 SCHEMA = "rackwell.gpu_baseline/1"
@@ -99,7 +100,7 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def machine_of(report: Mapping[str, Any], probe_version: str) -> dict[str, Any]:
+def machine_of(report: Mapping[str, Any]) -> dict[str, Any]:
     """The facts that a baseline is bound to, from a report."""
     seen = report["surroundings"].get("machine") or {}
     dmi = (report.get("host_facts") or {}).get("dmi") or {}
@@ -116,7 +117,7 @@ def machine_of(report: Mapping[str, Any], probe_version: str) -> dict[str, Any]:
             link["bus_id"]: [_least(link.get("gen_gpu_max"), link.get("gen_host_max")), link.get("width_max")]
             for link in links
         },
-        "probe_version": probe_version,
+        "probe_version": __version__,
     }
 
 

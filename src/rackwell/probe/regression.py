@@ -36,7 +36,11 @@ Subject = tuple[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """One statistic that was compared: the loss, the limit above which it counts, and the values behind it."""
+    """One statistic that was compared: the loss, the limit above which it counts, and the values behind it.
+
+    ``typical`` is the median loss of the pairs behind a mean: one bad pair pulls the mean over its GPU's pairs down,
+    and is not the GPU's link.
+    """
 
     subject: Subject
     loss: float
@@ -44,10 +48,11 @@ class Loss:
     measured: float
     expected: float
     keys: tuple[str, ...]
+    typical: float
 
     @property
     def alarm(self) -> bool:
-        return self.loss > self.limit
+        return self.loss > self.limit and self.typical > self.loss / 2
 
 
 def values_of(measurements: Mapping[str, Any], uuid: Callable[[int], str]) -> Values:
@@ -186,7 +191,16 @@ def _loss(
 ) -> Loss:
     measured = statistics.fmean(values[key] for key in members)
     expected = statistics.fmean(recorded[key]["mean"] for key in members)
-    return Loss(subject, loss, limit, measured, expected, tuple(members))
+    return Loss(subject, loss, limit, measured, expected, tuple(members), _typical(loss, members, values, recorded))
+
+
+def _typical(loss: float, members: list[str], values: Values, recorded: Mapping[str, Mapping[str, float]]) -> float:
+    by_pair: dict[tuple[str, str] | None, list[float]] = {}
+    for key in members:
+        by_pair.setdefault(ends_of(key), []).append(1 - values[key] / recorded[key]["mean"])
+    if len(by_pair) < 2:
+        return loss
+    return statistics.median(statistics.fmean(losses) for losses in by_pair.values())
 
 
 def _mean_ratio(members: Iterable[str], run: Mapping[str, float], values: Mapping[str, Mapping[str, float]]) -> float:

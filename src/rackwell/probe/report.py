@@ -1,124 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems and steps, as the probe's reports carry them."""
+"""The report ``rackwell.gpu/1``, put together from what was measured and judged. Text for people: :mod:`.render`."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rackwell.probe.child import Emit, Outcome
-from rackwell.probe.data import WrongDataError
-from rackwell.probe.driver import DriverError
-from rackwell.probe.errors import HANG, Advice, choose, explain
+from rackwell import __version__
+from rackwell.probe.codes import PASS, worst
+from rackwell.probe.findings import Finding, problems_of
+from rackwell.probe.judge.context import Context
 
-PASS, FAIL = "pass", "fail"
-
-
-class StepFailedError(Exception):
-    """A step failed and was reported: what depends on it is left out."""
+SCHEMA = "rackwell.gpu/1"
 
 
-def problem(code: str, what: str, where: str, why: str, fix: str) -> dict[str, str]:
-    """One problem, in the shape that rackwell uses everywhere."""
-    return {"code": code, "what": what, "where": where, "why": why, "fix": fix}
+def build(
+    context: Context, checks: Sequence[Mapping[str, Any]], findings: Sequence[Finding], started: float, seconds: float
+) -> dict[str, Any]:
+    """The report as plain data, always in the same order.
+
+    Args:
+        started: seconds since the epoch; seconds: how long the check took.
+    """
+    seen = context.surroundings
+    return {
+        "schema": SCHEMA,
+        "mode": context.mode,
+        "beside_server": context.beside_server,
+        "verdict": worst((finding.verdict for finding in findings), PASS),
+        "host": context.host,
+        "boot_id": seen.machine.get("boot_id"),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(seconds, 2),
+        "user": os.getuid(),
+        "probe_version": __version__,
+        "driver_version": seen.kernel_module_version or context.nvml.get("driver_version"),
+        "user_space_version": context.user_space,
+        "cuda_version": context.cuda.get("cuda_version"),
+        "gpus": gpus(context),
+        "topology": context.topology.as_dict(),
+        "checks": [dict(check) for check in checks],
+        "findings": [finding.as_dict() for finding in findings],
+        "measurements": dict(context.measurements),
+        "surroundings": seen.as_dict(),
+        "host_facts": dict(context.host_facts) if context.host_facts is not None else None,
+        "baseline": context.baseline.as_dict(),
+        "problems": problems_of(findings),
+    }
 
 
-def verdict(problems: Sequence[dict[str, str]]) -> str:
-    return FAIL if problems else PASS
+def gpus(context: Context) -> list[dict[str, Any]]:
+    """Identity and place of each GPU, by index."""
+    devices = {device["index"]: device for device in context.cuda.get("devices") or ()}
+    minors = {gpu.bus_id: gpu.minor for gpu in context.surroundings.gpus}
+    return [
+        {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "bus_id": gpu.bus_id,
+            "name": devices.get(gpu.index, {}).get("name"),
+            "compute_capability": devices.get(gpu.index, {}).get("compute_capability"),
+            "memory_total": devices.get(gpu.index, {}).get("memory_total"),
+            "minor": minors.get(gpu.bus_id),
+            "numa": gpu.numa,
+            "root": gpu.root,
+            "switch": gpu.switch,
+            "path": list(gpu.path),
+        }
+        for gpu in context.topology.gpus
+    ]
 
 
 def host() -> str:
     return socket.gethostname()
 
 
-def gpu_name(device: dict[str, Any]) -> str:
-    """A GPU as problems name it: ``GPU 0 GPU-… at 0000:06:00.0``."""
-    parts = [f"GPU {device.get('index', '?')}"]
-    if device.get("uuid"):
-        parts.append(str(device["uuid"]))
-    if device.get("bus_id"):
-        parts.append(f"at {device['bus_id']}")
-    return " ".join(parts)
-
-
-@contextmanager
-def step(emit: Emit, name: str, **scope: Any) -> Iterator[None]:
-    """Tell that a step begins, then how it ended. ``scope`` says of what, e.g. ``device=3``.
-
-    Raises StepFailedError after a failure of the driver or of the data.
-    """
-    emit({"begin": name, **scope})
-    started = time.monotonic()
-    error: dict[str, Any] | None = None
-    try:
-        yield
-    except DriverError as failure:
-        error = {"code": failure.code, "name": failure.name, "call": failure.call, "detail": failure.detail}
-    except WrongDataError as failure:
-        error = {"code": None, "name": "WRONG_DATA", "call": name, "detail": str(failure)}
-    emit({"end": name, **scope, "ok": error is None, "seconds": round(time.monotonic() - started, 4), "error": error})
-    if error:
-        raise StepFailedError(name)
-
-
-def steps_of(
-    outcome: Outcome,
-    scope: dict[str, Any],
-    findings: Collection[str],
-    wrong_data: Sequence[Advice],
-) -> list[dict[str, Any]]:
-    """The steps of one scope with causes and cures; a step that began and never ended is the one that hung."""
-    steps: list[dict[str, Any]] = []
-    for event in outcome.events:
-        if any(event.get(key) != value for key, value in scope.items()):
-            continue
-        if "begin" in event:
-            steps.append({"step": event["begin"], "ok": False, "seconds": None, "error": None})
-        elif "end" in event:
-            steps[-1].update(ok=event["ok"], seconds=event["seconds"])
-            if event["error"]:
-                steps[-1]["error"] = _explained(event["error"], findings, wrong_data)
-    if steps and not steps[-1]["ok"] and not steps[-1]["error"]:
-        advice = choose(HANG, findings)
-        name = {"hung": "HANG", "stuck": "HANG_IN_KERNEL"}.get(outcome.state, "CRASH")
-        steps[-1]["error"] = {
-            "code": None,
-            "name": name,
-            "call": steps[-1]["step"],
-            "detail": outcome.describe(),
-            "cause": advice.cause if name != "CRASH" else "the driver's library ended the process",
-            "fix": advice.fix,
-        }
-    return steps
-
-
-def _explained(error: dict[str, Any], findings: Collection[str], wrong_data: Sequence[Advice]) -> dict[str, Any]:
-    advice = choose(wrong_data) if error["code"] is None else explain(error["code"], findings)
-    return {**error, "cause": advice.cause, "fix": advice.fix}
-
-
-def failures(steps: Sequence[dict[str, Any]], where: str, kind: str, of: str = "") -> list[dict[str, str]]:
-    """The problems of the steps that failed.
-
-    ``kind`` begins their codes, e.g. ``cuda`` -> ``cuda-hang``; ``of`` says shortly whose steps they are.
-    """
-    found = []
-    for entry in steps:
-        error = entry["error"]
-        if not error:
-            continue
-        suffix = {"HANG": "hang", "HANG_IN_KERNEL": "hang", "CRASH": "crash", "WRONG_DATA": "wrong-data"}
-        number = "" if error["code"] is None or error["code"] < 0 else f" ({error['code']})"
-        name = f"{of}: {entry['step']}" if of else entry["step"]
-        what = f"{name} failed: {error['name']}{number}"
-        if error["name"] in suffix:
-            what = f"{name}: {error['detail']}"
-        elif error["call"] != entry["step"]:
-            what += f" from {error['call']}"
-        found.append(
-            problem(f"{kind}-{suffix.get(error['name'], 'failed')}", what, where, error["cause"], error["fix"])
-        )
-    return found
+def problem(code: str, what: str, where: str, why: str, fix: str) -> dict[str, str]:
+    """One problem, in the shape that rackwell uses everywhere."""
+    return {"code": code, "what": what, "where": where, "why": why, "fix": fix}
