@@ -100,10 +100,10 @@ def mounts(paths: HostPaths) -> list[str]:
     """
     places = {"proc-driver": "proc/driver", "sys-module": "sys/module"}
     optional = {"sys-bus-pci": "sys/bus/pci", "sys-iommu-groups": "sys/kernel/iommu_groups"}
-    if machine.has_dmi():
-        optional |= {"sys-class/dmi/id": "sys/devices/virtual/dmi/id", "sys-class/iommu": "sys/class/iommu"}
-    else:
+    if machine.lacks_board():
         optional["sys-class"] = "sys/class"
+    else:
+        optional |= {"sys-class/dmi/id": "sys/devices/virtual/dmi/id", "sys-class/iommu": "sys/class/iommu"}
     return [
         *(f"{paths.kernel}/{source} {target} none rbind 0 0" for source, target in places.items()),
         *(f"{paths.kernel}/{source} {target} none rbind,optional 0 0" for source, target in optional.items()),

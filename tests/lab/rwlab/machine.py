@@ -105,9 +105,12 @@ def classes_of_machine() -> list[str]:
     return sorted(path.name for path in root.iterdir()) if root.is_dir() else []
 
 
-def has_dmi() -> bool:
-    """Whether this machine shows a board of its own; a virtual one may not."""
-    return Path("/sys/devices/virtual/dmi/id").is_dir()
+def lacks_board() -> bool:
+    """Whether this machine is known to show no board of its own, as most virtual ones.
+
+    Where /sys is not mounted (in a chroot) nothing is known, and nothing of its classes could be shown again.
+    """
+    return Path("/sys/class").is_dir() and not Path("/sys/devices/virtual/dmi/id").is_dir()
 
 
 def messages(kernel: dict[str, Any]) -> str:
