@@ -86,6 +86,8 @@ def make_release(
         if patch.meta.status == "harmful":
             progress(f"WARNING: harmful patch {patch.name}: {patch.meta.risk.strip()}")
             progress(f"WARNING: its risk is accepted in {patch.where}: {patch.accept_risk}")
+        if not patch.meta.touches_at(patch.version):
+            progress(f"note: the engine does not run what patch {patch.name} changes in {patch.version}")
     with telling_file_errors(state), scratch(state) as folder:
         lock = _lock(spec, _lock_path(spec, state, catalog, suffix), version, relock, progress)
         _check_sources(spec, lock)

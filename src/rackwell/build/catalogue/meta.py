@@ -29,6 +29,18 @@ class FlagsFor(Strict):
     flags: dict[str, FlagValue | list[FlagValue]]
 
 
+def _form(value: object) -> str:
+    """Which of its two forms `needs_flags` has: a complaint is about that one alone."""
+    return "list[by version]" if isinstance(value, list) else "dict[flags]"
+
+
+NeedsFlags = Annotated[
+    Annotated[dict[str, FlagValue | list[FlagValue]], pydantic.Tag("dict[flags]")]
+    | Annotated[list[FlagsFor], pydantic.Tag("list[by version]")],
+    pydantic.Discriminator(_form),
+]
+
+
 class Author(Strict):
     """Who made the change, and what they said of it, in their own words."""
 
@@ -70,7 +82,7 @@ class PatchMeta(Strict):
     """How it came upstream, or what became of the attempt."""
     upstream_proof: list[Proof] = pydantic.Field(default_factory=list)
     """Where the change stands in sources that have it, when the diffs cannot tell (the code has moved)."""
-    needs_flags: dict[str, FlagValue | list[FlagValue]] | list[FlagsFor] = pydantic.Field(default_factory=dict)
+    needs_flags: NeedsFlags = pydantic.Field(default_factory=dict)
     """Server flags (long names without dashes) without which the patch has no effect; a list: any of its values."""
     hindering_flags: dict[str, FlagValue] = pydantic.Field(default_factory=dict)
     """Server flags with which the patch has no effect."""

@@ -34,9 +34,10 @@ class Table:
         return [[entry.name, *(shown(cell) for cell in cells)] for entry, cells in self.rows]
 
     def markdown(self) -> str:
-        """The table for a page."""
+        """The table for a page, and the wheels that it was made from."""
         rows = [self.head, ["---"] * len(self.head), *self.as_rows()]
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        wheels = ", ".join(f"{wheel.version} `{wheel.sha256[:12]}`" for wheel in self.wheels)
+        return "".join(f"| {' | '.join(row)} |\n" for row in rows) + f"\nWheels, by sha256: {wheels}.\n"
 
     def contradictions(self) -> list[Problem]:
         """What patches say that is not so."""
