@@ -63,7 +63,7 @@ def run(
     """Check, and leave the verdict in ``out``. Exit status 0 passed, 1 held.
 
     Args:
-        check: as :func:`rackwell.probe.check.run`, options as keywords; moment: for tests.
+        check: as :func:`rackwell.probe.check.check`, options as keywords; moment: for tests.
     """
     with _only_one(out) as mine:
         if not mine:

@@ -78,9 +78,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _probe_check(**options: Any) -> Report:
-    from rackwell.probe import check
+    from rackwell.probe.check import check
 
-    report: Report = check.run(check.Options(**options))
+    report: Report = check(**options)
     return report
 
 

@@ -3,35 +3,57 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import importlib.machinery
+import importlib.util
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 HELPER = Path(__file__).parents[3] / "roles" / "pve_host" / "files" / "gpu-nodes"
-#: plays nvidia-modprobe: every node that it is asked for becomes a character device (a link to /dev/null, major 1)
+UVM = 511
+#: plays nvidia-modprobe, whose -c are minors of nvidia-uvm with -u, and of nvidia without; a node is a text here
 MODPROBE = """#!/bin/sh
 echo "$*" >> {place}/asked
 [ -e {place}/broken ] && {{ echo 'modprobe: FATAL: Module nvidia not found' >&2; exit 1; }}
-for name in nvidiactl nvidia-uvm nvidia-uvm-tools; do ln -sf /dev/null {place}/dev/$name; done
-while [ $# -gt 0 ]; do [ "$1" = -c ] && ln -sf /dev/null {place}/dev/nvidia$2; shift; done
+uvm=
+while [ $# -gt 0 ]; do
+    case $1 in
+    -u) uvm=yes ;;
+    -c)
+        shift
+        if [ $uvm ]; then
+            echo "511 $1" > {place}/dev/nvidia-uvm
+            echo "511 $(($1 + 1))" > {place}/dev/nvidia-uvm-tools
+        elif [ $1 = 255 ]; then
+            echo "195 255" > {place}/dev/nvidiactl
+        else
+            echo "195 $1" > {place}/dev/nvidia$1
+        fi ;;
+    esac
+    shift
+done
 """
+
+
+def played_device(path: str) -> tuple[int, int] | None:
+    words = Path(path).read_text().split()
+    return (int(words[0]), int(words[1])) if len(words) == 2 else None
 
 
 class Host:
     """A Proxmox host with two GPUs whose minors are not their order."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, place: Path, helper: Any, output: pytest.CaptureFixture[str]) -> None:
+        self.place, self.helper, self.output = place, helper, output
         self.gpu("0000:06:00.0", 1)
         self.gpu("0000:07:00.0", 0)
         for module in ("nvidia", "nvidia_uvm"):
             (place / "sys" / module).mkdir(parents=True)
         (place / "dev").mkdir()
         (place / "tools").mkdir()
-        self.devices("  1 nvidia\n  1 nvidiactl\n  1 nvidia-uvm\n")
+        self.devices("195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n")
         tool = place / "tools" / "nvidia-modprobe"
         tool.write_text(MODPROBE.format(place=place))
         tool.chmod(0o755)
@@ -46,13 +68,9 @@ class Host:
         (self.place / "proc/devices").write_text(f"Character devices:\n{text}\nBlock devices:\n  8 nvidia\n")
 
     def run(self, *arguments: str) -> tuple[int, list[str]]:
-        places = {"PROC": "proc", "DEV": "dev", "SYS_MODULE": "sys", "TOOLS": "tools"}
-        environment = {f"RACKWELL_{name}": str(self.place / folder) for name, folder in places.items()}
-        # nvidia-modprobe's stand-in is a shell script
-        command = [sys.executable, str(HELPER), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
-        assert done.stderr == ""
-        return done.returncode, done.stdout.splitlines()
+        self.output.readouterr()
+        status = self.helper.main(list(arguments))
+        return status, self.output.readouterr().out.splitlines()
 
     @property
     def asked(self) -> list[str]:
@@ -60,14 +78,28 @@ class Host:
         return path.read_text().splitlines() if path.exists() else []
 
 
+def helper_module() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("gpu_nodes", str(HELPER))
+    spec = importlib.util.spec_from_loader("gpu_nodes", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(tmp_path)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Host:
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    helper = helper_module()
+    for name, folder in {"PROC": "proc", "DEV": "dev", "SYS_MODULE": "sys", "TOOLS": "tools"}.items():
+        monkeypatch.setattr(helper, name, str(tmp_path / folder))
+    monkeypatch.setattr(helper, "device", played_device)
+    return Host(tmp_path, helper, capsys)
 
 
 def test_all_nodes_are_made_by_minor(host: Host) -> None:
     assert host.run() == (0, ["2 GPUs, all device nodes are there"])
-    assert host.asked == ["-u -m -c 1 -c 0"]
+    assert host.asked == ["-m -c 255 -c 1 -c 0", "-u -c 0"]
     assert host.run() == (0, ["2 GPUs, all device nodes are there"])
 
 
@@ -95,7 +127,7 @@ def test_a_module_that_is_not_loaded_is_the_one_cause(host: Host) -> None:
     assert lines[0].startswith("kernel module nvidia is not loaded")
     assert lines[1:] == ["nvidia-modprobe: modprobe: FATAL: Module nvidia not found"]
     # it was given the chance to load the module
-    assert host.asked == ["-u -m -c 0"]
+    assert host.asked[0] == "-c 255"
 
 
 def test_uvm_that_is_not_loaded(host: Host) -> None:
@@ -121,7 +153,7 @@ def test_an_excluded_gpu_is_named_and_no_fault(host: Host) -> None:
         "GPU 0000:75:00.0: excluded from the driver (NVreg_ExcludedGpus), so it has no node",
         "2 GPUs, all device nodes are there",
     ]
-    assert host.asked == ["-u -m -c 1 -c 0"]
+    assert host.asked == ["-m -c 255 -c 1 -c 0", "-u -c 0"]
 
 
 def test_a_gpu_without_a_minor_is_named(host: Host) -> None:
@@ -140,14 +172,16 @@ def test_a_plain_file_is_no_node(host: Host) -> None:
     assert lines[0].startswith("GPU 0000:06:00.0: /dev/nvidia1 is no character device")
 
 
-def test_a_major_of_the_boot_before_is_named(host: Host) -> None:
+def test_a_number_of_the_boot_before_is_named(host: Host) -> None:
     host.run()
-    host.devices("  1 nvidia\n  1 nvidiactl\n511 nvidia-uvm\n")
+    host.devices("195 nvidia\n195 nvidiactl\n510 nvidia-uvm\n")
+    (host.place / "dev/nvidia1").write_text("195 0")
     status, lines = host.run("--look")
     assert status == 1
-    assert [line.split(". ")[0] for line in lines] == [
-        "/dev/nvidia-uvm has major number 1, the driver has 511",
-        "/dev/nvidia-uvm-tools has major number 1, the driver has 511",
+    assert [line.split(": the driver")[0] for line in lines] == [
+        "/dev/nvidia-uvm is 511:0, and has to be 510:0",
+        "/dev/nvidia-uvm-tools is 511:1, and has to be 510:1",
+        "GPU 0000:06:00.0: /dev/nvidia1 is 195:0, and has to be 195:1",
     ]
 
 
