@@ -57,6 +57,8 @@ def _mode(path: Path) -> int | None:
 
 
 def _directories(root: Path, path: Path) -> None:
+    if path.is_dir():
+        return
     for directory in reversed([path, *path.parents]):
         if directory.is_relative_to(root) and not directory.is_dir():
             directory.mkdir()

@@ -11,7 +11,7 @@ import pytest
 from rwlab import cli, faults, files, gpus, kernel, lab, machine, nodes, record, shown
 from rwlab.errors import LabError
 from rwlab.nodes import Node
-from rwlab.paths import HostPaths, Instance
+from rwlab.paths import Cache, HostPaths, Instance
 
 DEVICES = "Character devices:\n  1 mem\n203 cpu/cpuid\n\nBlock devices:\n  7 loop\n"
 
@@ -279,3 +279,67 @@ def test_reboot_of_what_is_not_there_is_told(
     monkeypatch.setattr(lab, "require_root", lambda: None)
     assert cli.main(["reboot", "--name", "nowhere", "pve1"]) == 2
     assert "there is no laboratory" in capsys.readouterr().err
+
+
+class TestHostUp:
+    """What a host is started with, by whether its GPUs are real."""
+
+    @pytest.fixture
+    def started(self, instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        layer = tmp_path / "cache/layer/pve-0"
+        layer.mkdir(parents=True)
+
+        def start(*_: object, mounts: list[str], nodes: dict[str, Node]) -> None:
+            found.update(mounts=mounts, nodes=nodes)
+
+        def write_tree(*_: object, extra: dict[str, Any], **__: object) -> str:
+            found["programs"] = {Path(name).name for name in extra if name.startswith("usr/bin/")}
+            return "digest"
+
+        monkeypatch.setattr(lab.hosts, "start", start)
+        monkeypatch.setattr(lab.hosts, "write_tree", write_tree)
+        monkeypatch.setattr(lab.standins, "pve_tools", lambda _: {})
+        monkeypatch.setattr(lab.access, "public_key", lambda _: "")
+        monkeypatch.setattr(lab.real, "mounts", lambda: ["libcuda usr/lib/libcuda.so.1 none bind,ro 0 0"])
+        monkeypatch.setattr(lab.real, "nodes", lambda: {"nvidiactl": Node(195, 255)})
+        return found
+
+    def up(self, instance: Instance, tmp_path: Path, gpus_are: str) -> None:
+        lab_ = record.load(instance)
+        assert lab_ is not None
+        lab_.gpus, lab_.suites = gpus_are, []
+        lab._host_up(instance, lab_, lab_.host("pve1"), Cache(tmp_path / "cache"))
+
+    def test_real_gpus_show_the_kernels_own_everywhere(
+        self, instance: Instance, tmp_path: Path, started: dict[str, Any]
+    ) -> None:
+        self.up(instance, tmp_path, "real")
+        assert started["mounts"] == ["libcuda usr/lib/libcuda.so.1 none bind,ro 0 0"]
+        assert started["nodes"] == {"nvidiactl": Node(195, 255)}
+        assert started["programs"] == {"nvidia-modprobe"}
+
+    def test_stand_ins_take_the_place_of_all_of_it(
+        self, instance: Instance, tmp_path: Path, started: dict[str, Any]
+    ) -> None:
+        change(instance, "gpu", "gpus.0.fell_off=true")
+        self.up(instance, tmp_path, "stand-in")
+        targets = {entry.split()[1] for entry in started["mounts"]}
+        assert targets > {"proc/driver", "proc/devices", "proc/cmdline", "sys/module", "sys/bus/pci"}
+        assert all(Path(entry.split()[0]).exists() for entry in started["mounts"])
+        # a start of the host is a start of its kernel
+        assert "nvidia7" not in started["nodes"]
+        assert started["programs"] == {"nvidia-modprobe", "dmesg"}
+
+
+@pytest.mark.parametrize(("sysfs", "board"), [(True, True), (True, False), (False, False)])
+def test_classes_are_replaced_only_where_they_are_known_and_have_no_board(
+    paths: HostPaths, monkeypatch: pytest.MonkeyPatch, sysfs: bool, board: bool
+) -> None:
+    real_is_dir = Path.is_dir
+    told = {Path("/sys/class"): sysfs, Path("/sys/devices/virtual/dmi/id"): board}
+    monkeypatch.setattr(Path, "is_dir", lambda path, **kw: told[path] if path in told else real_is_dir(path, **kw))
+    targets = {entry.split()[1] for entry in kernel.mounts(paths)}
+    replaced = sysfs and not board
+    assert ("sys/class" in targets) == replaced
+    assert ("sys/devices/virtual/dmi/id" in targets) == (not replaced)
