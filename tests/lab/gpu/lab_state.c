@@ -485,6 +485,9 @@ double lab_used_mib(int index, const struct lab_gpu *gpu)
     double used = json_number(gpu->json, "memory_used_mib", 0) + lab_load(gpu).memory_mib;
     double most = gpu->memory_mib - gpu->reserved_mib;
     int users = marks_users(index, pids, bytes, 64);
+    const struct json *named = json_get(gpu->json, "processes");
+    for (const struct json *p = named && named->type == JSON_ARRAY ? named->child : NULL; p; p = p->next)
+        used += json_number(p, "mib", 0);
     for (int i = 0; i < users && i < 64; i++)
         used += (double)(bytes[i] >> 20);
     return used < most ? used : most;

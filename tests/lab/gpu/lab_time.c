@@ -50,6 +50,19 @@ static void *must(void *memory)
     return memory;
 }
 
+struct meeting *meeting_new(int expected, double seconds, bool stuck)
+{
+    struct meeting *m = must(calloc(1, sizeof *m));
+    *m = (struct meeting){.expected = expected, .references = 1, .seconds = seconds, .stuck = stuck};
+    return m;
+}
+
+void meeting_drop(struct meeting *m)
+{
+    if (m && !--m->references)
+        free(m);
+}
+
 /* ---- operations -------------------------------------------------------------------------------- */
 
 bool operation_done(const struct operation *o) { return o->done; }
@@ -66,18 +79,10 @@ void operation_drop(struct operation *o)
 {
     while (o && !--o->references) {
         struct operation *other = o->other;
-        if (o->meeting && !--o->meeting->references)
-            free(o->meeting);
+        meeting_drop(o->meeting);
         free(o);
         o = other;
     }
-}
-
-struct meeting *meeting_new(int expected, double seconds, bool stuck)
-{
-    struct meeting *m = must(calloc(1, sizeof *m));
-    *m = (struct meeting){.expected = expected, .seconds = seconds, .stuck = stuck};
-    return m;
 }
 
 /* ---- lanes ------------------------------------------------------------------------------------- */

@@ -46,7 +46,9 @@ struct operation *lane_mark(struct lane *lane);
 /* The last operation of the lane, NULL for an unused one; no reference. */
 struct operation *lane_last(const struct lane *lane);
 
+/* The caller owns a reference. */
 struct meeting *meeting_new(int expected, double seconds, bool stuck);
+void meeting_drop(struct meeting *meeting);
 
 bool operation_done(const struct operation *o);
 double operation_end(const struct operation *o);

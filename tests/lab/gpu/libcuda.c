@@ -449,6 +449,7 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, C
 
 static void free_block(struct block **at)
 {
+    settle_sums();
     struct block *gone = *at;
     *at = gone->next;
     if (!gone->registered)
@@ -1000,6 +1001,11 @@ struct stream *stream_of(CUstream stream)
         if (s == stream)
             return s;
     return NULL;
+}
+
+struct stream *primary_stream(int ordinal)
+{
+    return ordinal >= 0 && ordinal < ordinals && primaries[ordinal].active ? &primaries[ordinal].null_stream : NULL;
 }
 
 /* The lane of a stream, for one more operation. The default stream waits for the blocking streams of its context, and

@@ -99,6 +99,8 @@ struct block *memory_at(CUdeviceptr pointer, size_t size, size_t *at);
 /* The block's content is another now. */
 void changed(struct block *block);
 struct stream *stream_of(CUstream stream);
+/* The default stream of the device's primary context; NULL when that is not in use. */
+struct stream *primary_stream(int ordinal);
 struct lane *lane_of(struct stream *stream);
 /* Puts a transfer between ordinals (-1: the host) into a stream. */
 void book(const struct lab_state *state, struct stream *stream, const struct transfer *ordinals);

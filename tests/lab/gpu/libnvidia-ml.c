@@ -3,10 +3,12 @@
  * STAND-IN for NVIDIA's libnvidia-ml.so.1 (NVML), laboratory only.
  *
  * The GPUs are those of the state file; utilisation, power, clocks, memory and the energy counter follow the
- * load file that the engine stand-in writes (README.md). A GPU whose node this process may not open is not
- * counted, as in a container that was given only some.
+ * load file that the engine stand-in writes (README.md), and links and processes follow what the stand-in for libcuda
+ * leaves in /dev/shm (lab_marks.h). A GPU whose node this process may not open is not counted, as in a container that
+ * was given only some.
  */
 #define _DEFAULT_SOURCE
+#include "lab_marks.h"
 #include "lab_state.h"
 
 #include <errno.h>
@@ -65,6 +67,31 @@ static nvmlReturn_t leave(nvmlReturn_t result)
     return result;
 }
 
+static long calls; /* of this process, since the library was initialised */
+
+/* The fault "NVML gone in the middle": what every call answers, or 0. */
+static nvmlReturn_t lost(const struct lab_state *state)
+{
+    const struct json *fault = json_get(state->json, "nvml"), *now = json_get(fault, "lost");
+    double after = json_number(fault, "lost_after_calls", -1), since = json_number(fault, "lost_from", 0);
+    double window = json_number(fault, "lost_seconds_after_copies", 0), age = 1e9;
+    struct timespec clock;
+    clock_gettime(CLOCK_REALTIME, &clock);
+    for (int i = 0; window > 0 && i < state->gpu_count; i++)
+        age = marks_age(i) < age ? marks_age(i) : age;
+    if ((now && now->type == JSON_TRUE) || (after >= 0 && (double)calls > after) || (since > 0 && (double)clock.tv_sec >= since) || age < window)
+        return (nvmlReturn_t)json_number(fault, "lost_code", UNKNOWN);
+    return now && now->type == JSON_NUMBER ? (nvmlReturn_t)now->number : OK;
+}
+
+static bool gpu_lost(const struct lab_gpu *gpu, int index)
+{
+    static long asked[LAB_MAX_GPUS];
+    double after = json_number(gpu->json, "nvml_lost_after_calls", -1);
+    asked[index]++;
+    return gpu->fell_off || json_true(gpu->json, "nvml_lost") || (after >= 0 && (double)asked[index] > after);
+}
+
 #define ENTER(call) \
     pthread_mutex_lock(&lock); \
     if (!users) \
@@ -72,6 +99,9 @@ static nvmlReturn_t leave(nvmlReturn_t result)
     const struct lab_state *state = lab_state(); \
     if (!state) \
         return leave(UNKNOWN); \
+    calls++; \
+    if (lost(state)) \
+        return leave(lost(state)); \
     lab_hang(state, call, -1, -1)
 
 #define DEVICE(call, handle) \
@@ -84,7 +114,7 @@ static nvmlReturn_t leave(nvmlReturn_t result)
         int fault = lab_error(state, call, (handle)->gpu); \
         if (fault) \
             return leave(fault); \
-        if (gpu->fell_off) \
+        if (gpu_lost(gpu, (handle)->gpu)) \
             return leave(GPU_IS_LOST); \
     } while (0)
 
@@ -126,7 +156,7 @@ static nvmlReturn_t initialise(void)
     if (!(state = lab_state()))
         return UNKNOWN;
     lab_hang(state, "nvmlInit", -1, -1);
-    int fault = lab_error(state, "nvmlInit", -1);
+    int fault = lost(state) ? lost(state) : lab_error(state, "nvmlInit", -1);
     if (fault)
         return fault;
     device_count = 0;
@@ -217,7 +247,7 @@ static nvmlReturn_t hand_out(const struct lab_state *state, int index, nvmlDevic
     int fault = lab_error(state, "nvmlDeviceGetHandle", devices[index].gpu);
     if (fault)
         return fault;
-    if (state->gpus[devices[index].gpu].fell_off)
+    if (gpu_lost(&state->gpus[devices[index].gpu], devices[index].gpu))
         return GPU_IS_LOST;
     *device = &devices[index];
     return OK;
@@ -352,9 +382,7 @@ NUMBER(nvmlDeviceGetDisplayMode, unsigned, "display_mode", 0)
 NUMBER(nvmlDeviceGetDisplayActive, unsigned, "display_active", 0)
 NUMBER(nvmlDeviceGetNumGpuCores, unsigned, "cores", 24064)
 NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned, "memory_bus_width", 512)
-NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "pcie_replays", 0)
 NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "pcie_width_max", 16)
-NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "pcie_width", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "pcie_gen_max", 5)
 NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, unsigned, "pcie_gen_gpu_max", 5)
 
@@ -362,10 +390,78 @@ API nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsign
 {
     DEVICE("nvmlDeviceGetCurrPcieLinkGeneration", device);
     NEED(generation);
-    double most = json_number(gpu->json, "pcie_gen", json_number(gpu->json, "pcie_gen_max", 5));
-    *generation = lab_load(gpu).utilisation > 0 ? (unsigned)most : 1; /* an idle link runs at its slowest */
+    *generation = lab_busy(device->gpu, gpu) ? (unsigned)lab_link_generation(gpu) : 1; /* an idle link runs at its slowest */
     return leave(OK);
 }
+
+API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned *width)
+{
+    DEVICE("nvmlDeviceGetCurrPcieLinkWidth", device);
+    NEED(width);
+    *width = (unsigned)lab_link_width(gpu);
+    return leave(OK);
+}
+
+/* Mbit/s of a lane */
+static unsigned lane_speed(int generation)
+{
+    static const unsigned speeds[] = {2500, 2500, 5000, 8000, 16000, 32000, 64000};
+    return speeds[generation > 0 && generation < 7 ? generation : 1];
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned *speed)
+{
+    DEVICE("nvmlDeviceGetPcieSpeed", device);
+    NEED(speed);
+    *speed = lane_speed(lab_busy(device->gpu, gpu) ? lab_link_generation(gpu) : 1);
+    return leave(OK);
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned *speed)
+{
+    DEVICE("nvmlDeviceGetPcieLinkMaxSpeed", device);
+    NEED(speed);
+    *speed = lane_speed((int)json_number(gpu->json, "pcie_gen_gpu_max", 5));
+    return leave(OK);
+}
+
+static unsigned replays(const struct lab_gpu *gpu, int index)
+{
+    return (unsigned)(json_number(gpu->json, "pcie_replays", 0) + json_number(gpu->json, "pcie_replays_per_copy", 0) * (double)marks_copies(index));
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned *count)
+{
+    DEVICE("nvmlDeviceGetPcieReplayCounter", device);
+    NEED(count);
+    *count = replays(gpu, device->gpu);
+    return leave(OK);
+}
+
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+    DEVICE("nvmlDeviceGetRemappedRows", device);
+    NEED(corrected && uncorrected && pending && failed);
+    *corrected = (unsigned)json_number(gpu->json, "remapped_corrected", 0);
+    *uncorrected = (unsigned)json_number(gpu->json, "remapped_uncorrected", 0);
+    *pending = json_true(gpu->json, "remapped_pending");
+    *failed = json_true(gpu->json, "remapped_failed");
+    return leave(OK);
+}
+
+/* a GPU on PCIe has no NVLink */
+#define NO_NVLINK(function) \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned link, void *out) \
+    { \
+        DEVICE(#function, device); \
+        NEED(out); \
+        (void)gpu, (void)link; \
+        return leave(UNSUPPORTED); \
+    }
+
+NO_NVLINK(nvmlDeviceGetNvLinkState)
+NO_NVLINK(nvmlDeviceGetNvLinkVersion)
+NO_NVLINK(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending)
 {
@@ -533,10 +629,10 @@ API nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned *speed)
     return leave(UNSUPPORTED); /* the Server Edition has no fan */
 }
 
-static unsigned clock_of(const struct lab_gpu *gpu, unsigned type, bool most)
+static unsigned clock_of(int index, const struct lab_gpu *gpu, unsigned type, bool most)
 {
     static const unsigned idle[] = {180, 180, 405, 600}, busy[] = {2430, 2430, 12481, 2107};
-    bool running = most || lab_load(gpu).utilisation > 0;
+    bool running = most || lab_busy(index, gpu);
     unsigned clock = running ? busy[type] : idle[type];
     return running && !most && type < 2 ? (unsigned)json_number(gpu->json, "busy_mhz", clock) : clock;
 }
@@ -545,7 +641,7 @@ API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsi
 {
     DEVICE("nvmlDeviceGetClockInfo", device);
     NEED(mhz && type < 4);
-    *mhz = clock_of(gpu, type, false);
+    *mhz = clock_of(device->gpu, gpu, type, false);
     return leave(OK);
 }
 
@@ -553,7 +649,7 @@ API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned type, u
 {
     DEVICE("nvmlDeviceGetMaxClockInfo", device);
     NEED(mhz && type < 4);
-    *mhz = clock_of(gpu, type, true);
+    *mhz = clock_of(device->gpu, gpu, type, true);
     return leave(OK);
 }
 
@@ -566,16 +662,16 @@ API nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, unsigned *st
 {
     DEVICE("nvmlDeviceGetPerformanceState", device);
     NEED(state_out);
-    *state_out = lab_load(gpu).utilisation > 0 ? 1 : 8;
+    *state_out = lab_busy(device->gpu, gpu) ? 1 : 8;
     return leave(OK);
 }
 
 API nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, unsigned *state_out) { return nvmlDeviceGetPerformanceState(device, state_out); }
 
-static unsigned long long reasons(const struct lab_gpu *gpu)
+static unsigned long long reasons(int index, const struct lab_gpu *gpu)
 {
     unsigned long long set = (unsigned long long)json_number(gpu->json, "clocks_event_reasons", 0);
-    if (lab_load(gpu).utilisation <= 0)
+    if (!lab_busy(index, gpu))
         return set | 1; /* idle */
     return lab_power_w(gpu) >= gpu->power_limit_w ? set | 4 : set; /* software power cap */
 }
@@ -584,7 +680,7 @@ API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, uns
 {
     DEVICE("nvmlDeviceGetCurrentClocksEventReasons", device);
     NEED(mask);
-    *mask = reasons(gpu);
+    *mask = reasons(device->gpu, gpu);
     return leave(OK);
 }
 
@@ -603,7 +699,7 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned count
 {
     DEVICE("nvmlDeviceGetPcieThroughput", device);
     NEED(kb_per_s && counter < 2);
-    *kb_per_s = (unsigned)(700 + lab_load(gpu).utilisation * 12e6);
+    *kb_per_s = (unsigned)(700 + (marks_age(device->gpu) < LAB_RECENT_SECONDS ? 50e6 : lab_load(gpu).utilisation * 12e6));
     return leave(OK);
 }
 
@@ -626,7 +722,11 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
             v->valueType = 3;
             v->value.ull = (unsigned long long)(lab_energy_j(device->gpu, gpu) * 1000);
             break;
-        case 94: v->value.ui = (unsigned)json_number(gpu->json, "pcie_replays", 0); break;
+        case 94: v->value.ui = replays(gpu, device->gpu); break;
+        case 142: v->value.ui = (unsigned)json_number(gpu->json, "remapped_corrected", 0); break;
+        case 143: v->value.ui = (unsigned)json_number(gpu->json, "remapped_uncorrected", 0); break;
+        case 144: v->value.ui = json_true(gpu->json, "remapped_pending"); break;
+        case 145: v->value.ui = json_true(gpu->json, "remapped_failed"); break;
         case 95: case 173: case 179: case 180: break;
         case 185: case 186: v->value.ui = (unsigned)(lab_power_w(gpu) * 1000 + 0.5); break;
         case 187: v->value.ui = (unsigned)(json_number(gpu->json, "power_min_w", 300) * 1000); break;
@@ -640,18 +740,46 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
     return leave(OK);
 }
 
-/* no process ever shows: the engine stand-in uses no GPU */
-static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process_t;
+
+/* Those that have a context of the stand-in for libcuda, and those that the state file names: `processes`, a list of
+ * {"pid", "mib"}. The engine stand-in uses no GPU. */
+static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, process_t *infos)
 {
     DEVICE("nvmlDeviceGetComputeRunningProcesses", device);
+    NEED(count);
+    int pids[64];
+    uint64_t bytes[64];
+    unsigned room = *count, found = (unsigned)marks_users(device->gpu, pids, bytes, 64);
+    const struct json *named = json_get(gpu->json, "processes");
+    if (found > 64)
+        found = 64;
+    unsigned total = found;
+    for (const struct json *p = named && named->type == JSON_ARRAY ? named->child : NULL; p; p = p->next)
+        total++;
+    *count = total;
+    if (total && (room < total || !infos))
+        return leave(INSUFFICIENT_SIZE);
+    for (unsigned i = 0; i < total; i++) {
+        const struct json *p = i < found ? NULL : json_at(named, (int)(i - found));
+        infos[i].pid = p ? (unsigned)json_number(p, "pid", 1) : (unsigned)pids[i];
+        infos[i].memory = p ? (unsigned long long)json_number(p, "mib", 0) << 20 : bytes[i];
+        infos[i].gpu_instance = infos[i].compute_instance = ~0u;
+    }
+    return leave(OK);
+}
+
+static nvmlReturn_t no_processes(nvmlDevice_t device, unsigned *count)
+{
+    DEVICE("nvmlDeviceGetGraphicsRunningProcesses", device);
     NEED(count);
     (void)gpu;
     *count = 0;
     return leave(OK);
 }
 
-API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos) { (void)infos; return no_processes(device, count); }
-API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, void *infos) { (void)infos; return no_processes(device, count); }
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos) { return processes(device, count, infos); }
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, void *infos) { return processes(device, count, infos); }
 API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, void *infos) { (void)infos; return no_processes(device, count); }
 
 /* ---- topology -------------------------------------------------------------------------------- */
@@ -677,8 +805,10 @@ API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other,
     (void)gpu;
     if (kind > 4)
         return leave(INVALID_ARGUMENT);
-    if (kind == 2 || kind == 3)
-        *status = 5; /* no NVLink, no atomics over PCIe */
+    if (kind == 2)
+        *status = 5; /* no NVLink */
+    else if (kind == 3)
+        *status = lab_native_atomics(state, device->gpu, other->gpu) ? 0 : 5;
     else
         *status = lab_can_access(state, device->gpu, other->gpu) ? 0 : (unsigned)json_number(json_get(state->json, "p2p"), "status", 1);
     return leave(OK);
