@@ -49,8 +49,6 @@ def boot(paths: HostPaths) -> None:
     new, state = settings(paths), files.read_json(state_file(paths))
     minors: dict[str, int] = new.pop("minors", None) or {gpu["uuid"]: gpu["minor"] for gpu in state["gpus"]}
     gone = [gpu["uuid"] for gpu in state["gpus"] if gpu.get("fell_off")]
-    if gone == new["gone"]:
-        return
     lost = sorted(minors.get(uuid, gpu["minor"]) for gpu in state["gpus"] if (uuid := gpu["uuid"]) in gone)
     last = len(state["gpus"]) - len(lost)
     for gpu in state["gpus"]:
