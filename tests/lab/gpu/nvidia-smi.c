@@ -118,10 +118,30 @@ static unsigned constraint(nvmlDevice_t gpu, bool most)
 
 static const char *recovery_action(nvmlDevice_t gpu)
 {
-    static const char *const names[] = {"None", "GPU Reset Required", "Node Reboot Required", "Drain P2P", "Drain and Reset"};
+    static const char *const names[] = {"None", "GPU Reset Required", "Node Reboot Required", "Drain P2P", "Drain and Reset", "GPU Reset Bus Required"};
     struct { unsigned id, scope; long long at, latency; unsigned type; int result; unsigned long long value; } field = {.id = 230};
     call("nvmlDeviceGetFieldValues", gpu, N(1), &field, NULL);
-    return (unsigned)field.value < 5 ? names[(unsigned)field.value] : "Unknown";
+    return (unsigned)field.value < 6 ? names[(unsigned)field.value] : "Unknown";
+}
+
+/* rows of memory that were replaced: correctable, uncorrectable; is a replacement waiting for a reset, did one fail? */
+static void remapped_rows(nvmlDevice_t gpu, unsigned rows[4])
+{
+    void *symbol = dlsym(nvml, "nvmlDeviceGetRemappedRows");
+    int (*function)(nvmlDevice_t, unsigned *, unsigned *, unsigned *, unsigned *);
+    memset(rows, 0, 4 * sizeof *rows);
+    if (!symbol)
+        return;
+    memcpy(&function, &symbol, sizeof function);
+    function(gpu, &rows[0], &rows[1], &rows[2], &rows[3]);
+}
+
+struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
+
+static unsigned processes_of(nvmlDevice_t gpu, struct process *out, unsigned most)
+{
+    unsigned count = most;
+    return call("nvmlDeviceGetComputeRunningProcesses_v3", gpu, &count, out, NULL) ? 0 : count;
 }
 
 /* ---- --query-gpu ------------------------------------------------------------------------------ */
@@ -199,6 +219,15 @@ static const char *field_value(nvmlDevice_t gpu, const char *field, char *out, s
     if (IS("ecc.errors.uncorrected.volatile.total")) return PUT("", "%llu", ecc(gpu, 1, 0));
     if (IS("ecc.errors.corrected.aggregate.total")) return PUT("", "%llu", ecc(gpu, 0, 1));
     if (IS("ecc.errors.uncorrected.aggregate.total")) return PUT("", "%llu", ecc(gpu, 1, 1));
+    if (IS("gpu_recovery_action")) return PUT("", "%s", recovery_action(gpu));
+    if (!strncmp(field, "remapped_rows.", 14)) {
+        unsigned rows[4];
+        remapped_rows(gpu, rows);
+        if (!strcmp(field + 14, "correctable")) return PUT("", "%u", rows[0]);
+        if (!strcmp(field + 14, "uncorrectable")) return PUT("", "%u", rows[1]);
+        if (!strcmp(field + 14, "pending")) return PUT("", "%s", rows[2] ? "Yes" : "No");
+        if (!strcmp(field + 14, "failure")) return PUT("", "%s", rows[3] ? "Yes" : "No");
+    }
     if (IS("timestamp")) {
         time_t now = time(NULL);
         strftime(version, sizeof version, "%Y/%m/%d %H:%M:%S.000", localtime(&now));
@@ -465,6 +494,11 @@ static void details(nvmlDevice_t gpu, const char *driver)
     section(8, "Aggregate");
     item(gpu, 12, "DRAM Correctable", "ecc.errors.corrected.aggregate.total", "");
     item(gpu, 12, "DRAM Uncorrectable", "ecc.errors.uncorrected.aggregate.total", "");
+    section(4, "Remapped Rows");
+    item(gpu, 8, "Correctable Error", "remapped_rows.correctable", "");
+    item(gpu, 8, "Uncorrectable Error", "remapped_rows.uncorrectable", "");
+    item(gpu, 8, "Pending", "remapped_rows.pending", "");
+    item(gpu, 8, "Remapping Failure Occurred", "remapped_rows.failure", "");
     section(4, "Temperature");
     item(gpu, 8, "GPU Current Temp", "temperature.gpu", " C");
     item(gpu, 8, "GPU T.Limit Temp", "temperature.gpu.tlimit", " C");
@@ -485,7 +519,19 @@ static void details(nvmlDevice_t gpu, const char *driver)
     item(gpu, 8, "Graphics", "clocks.max.graphics", "");
     item(gpu, 8, "SM", "clocks.max.sm", "");
     item(gpu, 8, "Memory", "clocks.max.memory", "");
-    line(4, "Processes", "%s", "None");
+    struct process running[MOST];
+    unsigned count = processes_of(gpu, running, MOST);
+    if (!count)
+        line(4, "Processes", "%s", "None");
+    else
+        section(4, "Processes");
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(value, sizeof value, "%u", running[i].pid);
+        line(8, "Process ID", "%s", value);
+        line(12, "Type", "%s", "C");
+        snprintf(value, sizeof value, "%llu MiB", running[i].memory >> 20);
+        line(12, "Used GPU Memory", "%s", value);
+    }
     printf("\n");
 }
 

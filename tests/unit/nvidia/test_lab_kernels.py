@@ -41,7 +41,8 @@ out = [ka.compare(p, n, 42, 7), ka.compare(p, n, 43, 7)]
 put(c_uint64(p.value + 80), b"other word")
 put(c_uint64(p.value + 160), (7).to_bytes(8, "little") * 3)
 put(c_uint64(p.value + 320), bytes(8))
-out += [ka.compare(p, n, 42, 7), ka.compare(c_uint64(p.value + 200), 8, 42 + 25 * 0x9E3779B97F4A7C15 & (1 << 64) - 1, 7)]
+further = 42 + 25 * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+out += [ka.compare(p, n, 42, 7), ka.compare(c_uint64(p.value + 200), 8, further, 7)]
 ka.start("poison", p, n, 7); out.append(ka.compare(p, n, 42, 7))
 ka.start("poison", p, n, 0); out.append(ka.compare(p, n, 42, 7))
 answer(out)
@@ -54,8 +55,8 @@ answer(out)
 
 def test_a_word_that_is_right_by_chance(machine: Machine) -> None:
     found = machine.run(
-        START + f"ka.start('poison', p, n, {word(9, 0)}); ka.start('poison', q, n, {word(9, 77)}) if 0 else None\n"
-        f"first = ka.compare(p, n, 9, 1); ka.start('poison', p, n, {word(9, 77)}); answer([first, ka.compare(p, n, 9, 1)])"
+        START + f"ka.start('poison', p, n, {word(9, 0)}); first = ka.compare(p, n, 9, 1)\n"
+        f"ka.start('poison', p, n, {word(9, 77)}); answer([first, ka.compare(p, n, 9, 1)])"
     )
     n = SIZE // 8
     assert found == [[n - 1, 1, 0, 0], [n - 1, 0, 0, 0]]
@@ -101,7 +102,8 @@ def test_any_mix_of_writes_reads_like_memory(machine: Machine) -> None:
 
 
 def test_copy_pushes_and_pulls(machine: Machine) -> None:
-    machine.state(p2p={"gb_per_s": {"same_switch": 50}, "kernel_factor": 0.9, "kernel_read_factor": 0.8, "latency_us": 0})
+    p2p = {"gb_per_s": {"same_switch": 50}, "kernel_factor": 0.9, "kernel_read_factor": 0.8, "latency_us": 0}
+    machine.state(p2p=p2p)
     found = machine.run(
         START
         + """
@@ -119,7 +121,9 @@ answer([push, wrong, pull, kb.compare(q, n, 5)[0], ka.compare(p, n, 5)[0]])
 
 def test_a_corrupt_way_hits_kernels_too(machine: Machine) -> None:
     machine.state(p2p={"corrupt_pairs": [[0, 1]]})
-    code = START + """
+    code = (
+        START
+        + """
 ka.start("fill", p, n, 5); kb.start("poison", q, n, 7)
 ka.start("copy", q, p, 1 << 16, 1); pushed = kb.compare(q, n, 5, 7)
 kb.start("poison", q, n, 7)
@@ -127,6 +131,7 @@ kb.start("copy", q, p, 1 << 16, 1); pulled = kb.compare(q, n, 5, 7)
 kb.start("fill", q, n, 6); ka.start("poison", p, n, 7); kb.start("copy", p, q, 1 << 16, 1)
 answer([pushed, pulled, ka.compare(p, n, 6, 7)[0], kb.compare(q, n, 6, 7)[0]])
 """
+    )
     middle = SIZE // 16
     assert machine.run(code) == [[8, middle, 0, 0], [8, middle, 0, 0], 0, 0]
     machine.state(p2p={"corrupt_pairs": [[0, 1]], "corrupt_kind": "dropped", "corrupt_bytes": SIZE})
@@ -157,13 +162,16 @@ answer(out)
 
 
 def test_atomics_are_whole_where_the_way_has_them(machine: Machine) -> None:
-    code = START + """
+    code = (
+        START
+        + """
 current(b); put(q, bytes(8)); put(c_uint64(q.value + 8), bytes(8))
 kb.start("add", q, 3, threads=64); ok(lib.cuCtxSynchronize()); own = words_of(q, 1)[0]
 ka.start("add", q.value + 8, 3, threads=64); ok(lib.cuCtxSynchronize())
 v = c_int(); ok(lib.cuDeviceGetP2PAttribute(byref(v), 3, 0, 1))
 answer([own, words_of(c_uint64(q.value + 8), 1)[0], v.value])
 """
+    )
     assert machine.run(code) == [192, 3, 0]
     machine.state(p2p={"native_atomics": True})
     assert machine.run(code) == [192, 192, 1]
@@ -210,8 +218,8 @@ def log(text):
     return code, buffer.value.decode()
 good, m = load(b"// one\\n/* two */ " + head + b".visible .entry mine(.param .u64 x) { ret; }")
 f = c_void_p()
-answer([good, load(b"hello")[0], load(head + b".entry x() { {")[0], load(b"\\x7fELF....")[0], load(b".version 9.9\\n.target sm_75\\n")[0],
-        load(b".version 7.0\\n.target sm_130\\n")[0], log(b"hello")[0], "Missing .version" in log(b"hello")[1],
+answer([good, load(b"hello")[0], load(head + b".entry x() { {")[0], load(b"\\x7fELF....")[0],
+        load(b".version 9.9\\n.target sm_75\\n")[0], load(b".version 7.0\\n.target sm_130\\n")[0], log(b"hello")[0], "Missing .version" in log(b"hello")[1],
         lib.cuModuleGetFunction(byref(f), m, b"other"), lib.cuModuleGetFunction(byref(f), m, b"mine"),
         lib.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, None, (c_void_p * 1)(ctypes.addressof(c_uint64(0))), None),
         lib.cuLaunchKernel(f, 1, 1, 1, 2048, 1, 1, 0, None, None, None), lib.cuModuleUnload(m), lib.cuModuleUnload(m)])
