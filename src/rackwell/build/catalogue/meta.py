@@ -90,7 +90,7 @@ class PatchMeta(Strict):
     """Patches of the catalogue that must come with it, unless their project has them already."""
     touches_code_path: bool | dict[RangeText, bool] = True
     """Whether the engine runs what the patch changes; by version where that differs."""
-    evidence: Text | list[Text] = ""
+    evidence: str | list[Text] = ""
     measured: list[Measured] = pydantic.Field(default_factory=list)
     risk: str = ""
     status: Literal["recommended", "neutral", "harmful"] = "neutral"
