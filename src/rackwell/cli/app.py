@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 
 import rackwell
-from rackwell.cli import baseline, bench, build, check, init, lab, patches, provision, report, status, verify, version
+from rackwell.cli import (
+    baseline,
+    bench,
+    build,
+    check,
+    init,
+    lab,
+    patches,
+    provision,
+    report,
+    status,
+    topology,
+    verify,
+    version,
+)
 from rackwell.errors import ExitCode, Problem
 
 app = typer.Typer(
@@ -29,7 +43,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-for module in (init, check, build, patches, provision, verify, baseline, status, bench, report, lab, version):
+for module in (init, check, build, patches, provision, verify, baseline, topology, status, bench, report, lab, version):
     module.register(app)
 
 
@@ -64,7 +78,7 @@ def _usage(error: Any, arguments: list[str]) -> int:
     path = context.command_path if context is not None else "rackwell"
     problem = Problem("usage", str(error.format_message()), "command line", "", f"see: {path} --help")
     if "--json" in arguments:
-        name = path.partition(" ")[2] or "usage"
+        name = [*path.split(), "usage"][1]  # of a command in a group, the group's: `rackwell patches verify`
         output.print_json(name, output.Outcome(problems=[problem], exit_code=ExitCode.INVALID))
     output.print_problems([problem], None)
     return int(ExitCode.INVALID)
