@@ -219,7 +219,8 @@ def log(text):
 good, m = load(b"// one\\n/* two */ " + head + b".visible .entry mine(.param .u64 x) { ret; }")
 f = c_void_p()
 answer([good, load(b"hello")[0], load(head + b".entry x() { {")[0], load(b"\\x7fELF....")[0],
-        load(b".version 9.9\\n.target sm_75\\n")[0], load(b".version 7.0\\n.target sm_130\\n")[0], log(b"hello")[0], "Missing .version" in log(b"hello")[1],
+        load(b".version 9.9\\n.target sm_75\\n")[0], load(b".version 7.0\\n.target sm_130\\n")[0],
+        log(b"hello")[0], "Missing .version" in log(b"hello")[1],
         lib.cuModuleGetFunction(byref(f), m, b"other"), lib.cuModuleGetFunction(byref(f), m, b"mine"),
         lib.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, None, (c_void_p * 1)(ctypes.addressof(c_uint64(0))), None),
         lib.cuLaunchKernel(f, 1, 1, 1, 2048, 1, 1, 0, None, None, None), lib.cuModuleUnload(m), lib.cuModuleUnload(m)])

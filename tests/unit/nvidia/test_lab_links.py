@@ -223,7 +223,8 @@ def test_a_link_shows_its_generation_while_copies_run(machine: Machine) -> None:
         + """
 def look(): return [[number("CurrPcieLinkGeneration", i), number("CurrPcieLinkWidth", i)] for i in (0, 2, 5)]
 before = look(); copies([(0, 2)])
-answer([before, look(), *(number(name, 2) for name in ("MaxPcieLinkGeneration", "GpuMaxPcieLinkGeneration", "PcieSpeed"))])
+names = ("MaxPcieLinkGeneration", "GpuMaxPcieLinkGeneration", "PcieSpeed")
+answer([before, look(), *(number(name, 2) for name in names)])
 """
     )
     idle = [[1, 16], [1, 8], [1, 16]]

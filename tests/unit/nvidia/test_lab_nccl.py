@@ -45,7 +45,8 @@ def test_version_ranks_and_texts(machine: Machine) -> None:
 v, n, r = c_int(), c_int(), c_int(); ok(nc.ncclGetVersion(byref(v))); ring = Ring(3, 64)
 ok(nc.ncclCommCount(c_void_p(ring.comms[2]), byref(n))); ok(nc.ncclCommUserRank(c_void_p(ring.comms[2]), byref(r)))
 nc.ncclGetErrorString.restype = c_char_p
-ends = [getattr(nc, "ncclComm" + name)(c_void_p(ring.comms[r])) for name, r in (("Finalize", 0), ("Destroy", 0), ("Abort", 1))]
+ends = [("Finalize", 0), ("Destroy", 0), ("Abort", 1)]
+ends = [getattr(nc, "ncclComm" + name)(c_void_p(ring.comms[r])) for name, r in ends]
 answer([v.value, n.value, r.value, nc.ncclGetErrorString(3).decode(), ends])
 """
     )
