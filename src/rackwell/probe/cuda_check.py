@@ -32,10 +32,10 @@ def measure(deadline: float, findings: Collection[str] = (), size: int = SIZE) -
 
     Returns:
         ``state`` (done, hung, stuck, crashed), ``describe`` (that in words), ``stderr`` (its end), ``steps`` (of no
-        GPU), ``count`` (None when CUDA did not get that far), ``user_space_version``, ``cuda_version``, and ``devices``: for
-        each GPU ``index``, ``uuid``, ``bus_id``, ``name``, ``compute_capability``, ``memory_total`` (bytes), ``steps``,
-        ``kernel_verified`` (None when a kernel was not reached). A step has ``step``, ``ok``, ``seconds``, ``error``:
-        None or ``code``, ``name``, ``call``, ``detail``, ``cause``, ``fix``.
+        GPU), ``count`` (None when CUDA did not get that far), ``user_space_version``, ``cuda_version``, and
+        ``devices``: for each GPU ``index``, ``uuid``, ``bus_id``, ``name``, ``compute_capability``, ``memory_total``
+        (bytes), ``steps``, ``kernel_verified`` (None when a kernel was not reached). A step has ``step``, ``ok``,
+        ``seconds``, ``error``: None or ``code``, ``name``, ``call``, ``detail``, ``cause``, ``fix``.
     """
     outcome = child.run("rackwell.probe.cuda_check:work", {"size": size}, deadline)
     start: dict[str, Any] = next((event["start"] for event in outcome.events if "start" in event), {})

@@ -166,7 +166,7 @@ def fitting(wanted: int, free: dict[int, int]) -> int:
         return wanted
     if room < SMALLEST:
         raise NoRoomError(
-            f"GPU {index} has {least // MIB} MiB free; the least that will do is {round(2 * SMALLEST / SHARE) // MIB} MiB"
+            f"GPU {index} has {least // MIB} MiB free, at least {round(2 * SMALLEST / SHARE) // MIB} MiB are needed"
         )
     return room
 

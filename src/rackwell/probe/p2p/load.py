@@ -16,19 +16,21 @@ from rackwell.probe.p2p.gpus import Gpu, Lane, Machine
 Readers = Callable[[str], Callable[[], dict[str, Any]]]
 #: seconds that the links are to be busy, and how long after the start they are read: one that sleeps takes ms to wake
 _BUSY, _AWAKE = 0.1, 0.02
-_MOST = 400
+# bytes of one copy, and seconds after which no more are started: a driver that copies while it is called never has
+# any on their way
+_SIZE, _PATIENCE = 8 << 20, 0.2
 _TRIES = 2
 
 
 def readings(machine: Machine, readers: Readers) -> dict[str, dict[str, Any]]:
-    """``link_load``: what each GPU's link says while all of them copy to and from the host's memory.
+    """``link_load``: what each GPU's link says while all of them copy to the host's memory.
 
     Such copies use a GPU's own PCIe link also where the GPUs reach each other by NVLink.
     """
     read = {gpu.index: readers(gpu.identity["bus_id"]) for gpu in machine.gpus}
     for reader in read.values():
         reader()  # the first reading starts NVML
-    memory = machine.driver.allocate_host(min(machine.size, 16 << 20))
+    memory = machine.driver.allocate_host(min(machine.size, _SIZE))
     try:
         for _ in range(_TRIES):
             found, busy = _while_busy(machine, memory, read)
@@ -45,15 +47,17 @@ def _while_busy(
     """The readings, and whether all links were still busy after the last of them."""
     driver = machine.driver
 
-    def there_and_back(gpu: Gpu, lane: Lane) -> None:
+    def send(gpu: Gpu, lane: Lane) -> None:
         driver.copy(memory.device, gpu.source, memory.size, lane.stream)
-        driver.copy(gpu.target, memory.device, memory.size, lane.stream)
 
-    trips = timed(machine, [(gpu, functools.partial(there_and_back, gpu)) for gpu in machine.gpus])
-    for gpu, seconds in zip(machine.gpus, trips, strict=True):
+    times = timed(machine, [(gpu, functools.partial(send, gpu)) for gpu in machine.gpus])
+    started = time.monotonic()
+    for gpu, seconds in zip(machine.gpus, times, strict=True):
         gpu.use()
-        for _ in range(max(4, min(_MOST, round(_BUSY / seconds)))):
-            there_and_back(gpu, gpu.lane(0))
+        for _ in range(max(1, round(_BUSY / seconds))):
+            send(gpu, gpu.lane(0))
+            if time.monotonic() - started > _PATIENCE:
+                break
     time.sleep(_AWAKE)
     found = {gpu.identity["bus_id"]: read[gpu.index]() for gpu in machine.gpus}
     busy = True

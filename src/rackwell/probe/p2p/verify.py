@@ -43,7 +43,7 @@ def compared(flow: Flow, seed: int, poison: int) -> Comparison:
 
 
 def row(flow: Flow, seed: int, found: Comparison) -> dict[str, Any]:
-    """An entry of ``data``; ``wrong`` counts the bytes of all wrong words. Is it not 0, the source is looked at, too."""
+    """An entry of ``data``; ``wrong`` counts the bytes of all wrong words; with such ones the source is looked at."""
     intact = None
     if not found.ok:
         flow.source.use()

@@ -8,7 +8,7 @@ the copies move on by what their rate says: no time passes.
 Faults come as JSON in RACKWELL_FAKE_CUDA:
     gpus: how many (2)
     free: free bytes of each GPU
-    errors: {"cuMemAlloc": 2, "cuMemAlloc@1": 2}      result code of a call; after the @ of that GPU, pair or kernel only
+    errors: {"cuMemAlloc": 2, "cuMemAlloc@1": 2}      result code of a call; a GPU, pair or kernel after the @
     hang: "cuMemcpyAsync@0>1"                         this call never returns; a pair after the @ for copies of peers,
                                                       a kernel for launches: "cuLaunchKernel@copy"
     crash: "cuInit"                                   this call ends the process by SIGSEGV
