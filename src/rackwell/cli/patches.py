@@ -96,9 +96,9 @@ def new(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a patch from an edited source tree, and prove that it applies.
+    """Make a patch from an edited source tree.
 
-    A patch of that name gets a diff for one version more.
+    It is proved to apply. A patch of that name gets a diff for one version more.
     """
     execute(
         "patches",
