@@ -16,7 +16,7 @@
 
 #define LAB_MAX_GPUS 64
 #define LAB_STALE_SECONDS 3.0
-#define LAB_RECENT_SECONDS 1.0 /* a link is busy for so long after a copy was started */
+#define LAB_RECENT_SECONDS 2.0 /* a link is busy for so long after a copy was started */
 
 /* a JSON value; members of an object and items of an array are linked by `next` */
 struct json {

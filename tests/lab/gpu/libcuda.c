@@ -449,7 +449,7 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice from, C
 
 static void free_block(struct block **at)
 {
-    settle_sums();
+    settle();
     struct block *gone = *at;
     *at = gone->next;
     if (!gone->registered)
@@ -644,6 +644,7 @@ API CUresult cuCtxGetFlags(unsigned *flags)
 /* The host waits: modelled time goes on. What cannot end is waited for until somebody puts in what it lacks. */
 static void await(struct operation *o)
 {
+    keep_promises();
     if (!o)
         return;
     operation_keep(o);
@@ -1135,6 +1136,42 @@ void transmit(const struct lab_state *state, struct block *to_block, size_t to_a
     free(before);
 }
 
+/* Copies to the host's memory whose bytes have not been written yet: who starts a hundred copies to the same place before
+ * it waits gets the last one's. The content of the sources cannot change meanwhile: whatever could, settles first. */
+enum { MOST_PROMISED = 16 };
+static struct promise { char *to; struct block *from; size_t at, size; } promised[MOST_PROMISED];
+static int promised_count;
+
+void keep_promises(void)
+{
+    for (int i = 0; i < promised_count; i++)
+        bytes_read(&promised[i].from->bytes, promised[i].at, promised[i].size, promised[i].to);
+    promised_count = 0;
+}
+
+static void promise(char *to, struct block *from, size_t at, size_t size)
+{
+    for (int i = 0; i < promised_count; i++) {
+        bool same = promised[i].to == to && promised[i].size == size;
+        if (!same && (promised[i].to >= to + size || to >= promised[i].to + promised[i].size))
+            continue;
+        if (same)
+            promised[i] = promised[--promised_count];
+        else
+            keep_promises();
+        break;
+    }
+    if (promised_count == MOST_PROMISED)
+        keep_promises();
+    promised[promised_count++] = (struct promise){to, from, at, size};
+}
+
+void settle(void)
+{
+    keep_promises();
+    settle_sums();
+}
+
 static CUresult copy(const char *call, CUdeviceptr to, CUdeviceptr from, size_t size, CUstream handle, bool wait, bool peers)
 {
     pthread_mutex_lock(&lock);
@@ -1153,13 +1190,21 @@ static CUresult copy(const char *call, CUdeviceptr to, CUdeviceptr from, size_t 
     bool from_is_device = peers || !strcmp(call, "cuMemcpyDtoH") || !strcmp(call, "cuMemcpyDtoD");
     if ((to_is_device && !to_block) || (from_is_device && !from_block) || (size && (!to || !from)))
         return leave(INVALID_VALUE);
-    settle_sums();
+    /* a copy to memory that is not pinned has arrived when the call returns, also of those that need not wait */
+    size_t at;
+    const bool later = !wait && !to_block && from_block && size && memory_at(to, size, &at);
+    if (later) /* the sums settle, since they may change the source; what is promised may wait */
+        settle_sums();
+    else
+        settle();
     struct transfer t = {.from = from_device, .to = to_device, .by = stream->context->device, .bytes = (double)size};
     if (across) {
         t.direct = joined(from_device, to_device);
         transmit(state, to_block, (size_t)((char *)(uintptr_t)to - to_block->bytes.start), from_block,
                  (size_t)((char *)(uintptr_t)from - from_block->bytes.start), size, false, t.direct);
-    } else
+    } else if (later)
+        promise((char *)(uintptr_t)to, from_block, (size_t)((char *)(uintptr_t)from - from_block->bytes.start), size);
+    else
         move_bytes(to_block, (char *)(uintptr_t)to, from_block, (const char *)(uintptr_t)from, size);
     if (from_device >= 0 || to_device >= 0)
         book(state, stream, &t);
@@ -1203,7 +1248,7 @@ static CUresult fill_memory(const char *call, CUdeviceptr to, const void *patter
     struct block *block = count <= SIZE_MAX / width ? block_of(to, count * width) : NULL;
     if (!block || to % width)
         return leave(INVALID_VALUE);
-    settle_sums();
+    settle();
     size_t at = (size_t)((char *)(uintptr_t)to - block->bytes.start), size = count * width;
     unsigned char word[8];
     for (size_t i = 0; i < 8; i++)
@@ -1283,6 +1328,7 @@ API CUresult cuStreamSynchronize(CUstream handle)
 /* Who asks instead of waiting is told once that it is not done yet, so that it has a chance to look at what runs. */
 static CUresult ask(struct operation *o, bool *asked)
 {
+    keep_promises();
     if (!o || operation_done(o))
         return OK;
     if (!*asked) {

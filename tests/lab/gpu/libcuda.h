@@ -125,7 +125,11 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 struct launch_config;
 CUresult cuLaunchKernelEx(const struct launch_config *config, CUfunction f, void **parameters, void **extra);
 
-/* libcuda_sums.c: all-reduces whose result nobody has looked at yet are done now */
+/* What was put off is done now: before the memory is looked at or changed. */
+void settle(void);
+void keep_promises(void);
+
+/* libcuda_sums.c: all-reduces whose result nobody has looked at yet */
 void settle_sums(void);
 
 #endif

@@ -544,7 +544,8 @@ API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsig
     CUresult error = lab_error(state, function->name, gpu);
     if (error)
         return leave(error);
-    settle_sums();
+    if (function->kernel->run != spin)
+        settle();
     /* what a kernel does wrong is told by the next call that waits or starts something */
     error = function->kernel->run(&l);
     if (error)

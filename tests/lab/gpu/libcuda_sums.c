@@ -310,6 +310,7 @@ API int rackwell_lab_sum_join(struct lab_sum *s, int rank, unsigned long long se
     struct place from = find(send, s->size), to = find(receive, s->size);
     if (!from.block || !to.block || from.block->device != ordinal || to.block->device != ordinal)
         return leave(INVALID_VALUE);
+    keep_promises();
     lane_meet(lane_of(stream), s->meeting);
     links_touch(physical[ordinal], (double)s->size);
     s->send[rank] = send;
