@@ -16,7 +16,7 @@ from typing import Any
 from rackwell.probe import baseline as baselines
 from rackwell.probe import expectation, report
 from rackwell.probe.judge import Context, judge
-from rackwell.probe.judge.suspicion import suspicious
+from rackwell.probe.judge.suspicion import suspicious_allreduce, suspicious_pairs, suspicious_patterns
 from rackwell.probe.plan import BESIDE_SIZE, MIB, Plan
 from rackwell.probe.stages import Plain, Stages
 
@@ -152,13 +152,13 @@ class _Run:
             self._reduce(context)
 
     def _repeat_pairs(self, context: Context) -> None:
-        pairs = suspicious(context).pairs
+        pairs = suspicious_pairs(context)
         if pairs and self.deadline("repeat") >= _LEAST:
             arguments = self.plan.repeat(pairs)
             again = self.stages.pairs(arguments, self.deadline("repeat"), context.surroundings.findings)
             self.repetition["p2p"] = {key: again.get(key) or [] for key in ("bandwidth", "latency")}
             self.repetition["p2p"]["state"] = again.get("state")
-        _forget(context)
+        context.forget()
 
     def _together(self, context: Context) -> None:
         first = dict(self.measurements["p2p"])
@@ -167,13 +167,13 @@ class _Run:
         first["concurrent"] = found.get("concurrent") or []
         first["concurrent_run"] = {key: found.get(key) for key in ("state", "at", "errors", "describe", "data")}
         self.measurements["p2p"] = first
-        _forget(context)
+        context.forget()
         if found.get("not_measured"):
             self.skipped.setdefault("p2p.concurrent", str(found["not_measured"]))
         if found.get("state") not in (None, "done"):
             self._leave_out("because copies that run at once do not return")
             return
-        patterns = suspicious(context).patterns
+        patterns = suspicious_patterns(context)
         if patterns and self.deadline("repeat") >= _LEAST:
             arguments = {**arguments, "patterns": sorted(patterns)}
             again = self.stages.concurrent(arguments, self.deadline("repeat"), context.surroundings.findings)
@@ -186,8 +186,8 @@ class _Run:
         call = (dict(expected.environment), expected.nccl_library)
         found = self.stages.collectives(*call, self.deadline("collectives"), self.plan.quick)
         self.measurements["collectives"] = found
-        _forget(context)
-        if suspicious(context).collectives and self.deadline("repeat") >= _LEAST:
+        context.forget()
+        if suspicious_allreduce(context) and self.deadline("repeat") >= _LEAST:
             self.repetition["collectives"] = self.stages.collectives(*call, self.deadline("repeat"), self.plan.quick)
 
     def _after(self, context: Context, state: Plain) -> None:
@@ -201,7 +201,7 @@ class _Run:
         self.measurements["nvml"] = nvml
         if self.repetition:
             self.measurements["repetition"] = self.repetition
-        _forget(context)
+        context.forget()
 
     def _leave_out(self, why: str) -> None:
         for check in self.plan.MEASURED:
@@ -233,12 +233,6 @@ def _blocked(cuda: Plain) -> str:
     if bad:
         return f"because GPU {', '.join(bad)} fails the check of CUDA"
     return "there is one GPU only" if len(devices) == 1 else ""
-
-
-def _forget(context: Context) -> None:
-    """The context keeps what it has looked up in the measurements: they have changed."""
-    for name in ("cuda", "p2p", "nvml", "links", "health", "collectives", "floors", "user_space"):
-        context.__dict__.pop(name, None)
 
 
 __all__ = ["BESIDE_SIZE", "check"]

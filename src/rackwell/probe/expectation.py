@@ -12,6 +12,7 @@ Latency of a remote read: 0.4-1.4 us direct, about 14 us where it is staged thro
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,8 +99,15 @@ class Floors:
         rates = [rate for rate in map(self.pcie, pair) if rate]
         return min(rates) if rates else None
 
+    @functools.cached_property
+    def _pcie(self) -> dict[int, float | None]:
+        return {gpu.index: self._own(gpu.index) for gpu in self.topology.gpus}
+
     def pcie(self, index: int) -> float | None:
         """GB/s one way of a GPU's own way to its root port."""
+        return self._pcie[index]
+
+    def _own(self, index: int) -> float | None:
         told = self.topology.pcie_gb_per_s(index)
         entry = self._link(index)
         generations = [g for g in (entry.get("gen_gpu_max"), entry.get("gen_host_max")) if g]
@@ -131,51 +139,61 @@ class Floors:
         if active and total:
             return float(total) * min(1.0, count / active)
         version = entry.get("version")
-        return float(count * NVLINK_GB_PER_S[version]) if version in NVLINK_GB_PER_S else None
+        rate = NVLINK_GB_PER_S.get(int(version or 0))
+        return None if rate is None else count * rate
 
     def _link(self, index: int) -> Mapping[str, Any]:
         return next((entry for entry in self.links if entry.get("gpu") == index), {})
 
 
-def bottleneck(
-    flows: Sequence[Pair], capacity: Mapping[Pair, float], topology: Topology, floors: Floors
-) -> float | None:
-    """GB/s that some flows reach together when they share their links equally: the most loaded part decides.
+@dataclasses.dataclass(frozen=True)
+class Bottlenecks:
+    """What flows that run at once may reach, from what each pair reached alone.
 
-    ``capacity`` is what each pair reached alone. A GPU's link carries what the best of its pairs reached, and so does
-    the link above a switch; the connection between sockets is not known and left out. None where nothing is known.
+    ``capacity`` is GB/s of pairs that were timed alone. A GPU's link carries what the best of its pairs reached, and so
+    does the link above a switch; the connection between sockets is not known and left out.
     """
-    if not flows:
-        return None
-    best: dict[tuple[str, object], float] = {}
-    load: dict[tuple[str, object], int] = {}
-    single = {pair: _alone(pair, capacity, floors) for pair in {*flows, *capacity}}
-    for pair, rate in single.items():
-        if rate is not None:
-            for part in _parts(pair, topology):
-                best[part] = max(best.get(part, 0.0), rate)
-    for pair in flows:
-        for part in _parts(pair, topology):
-            load[part] = load.get(part, 0) + 1
-    rates = [best[part] / count for part, count in load.items() if part in best]
-    rates += [rate for pair in flows if (rate := single[pair]) is not None]
-    return len(flows) * min(rates) if rates else None
 
+    topology: Topology
+    floors: Floors
+    capacity: Mapping[Pair, float]
 
-def _alone(pair: Pair, capacity: Mapping[Pair, float], floors: Floors) -> float | None:
-    if pair in capacity:
-        return capacity[pair]
-    theory = floors.theory(pair)
-    return None if theory is None else TYPICAL * theory
+    def allows(self, flows: Sequence[Pair]) -> float | None:
+        """GB/s of all flows together when they share their links equally: the most loaded part decides.
 
+        None where nothing is known of the links.
+        """
+        load: dict[tuple[str, object], int] = {}
+        for pair in flows:
+            for part in self._parts(pair):
+                load[part] = load.get(part, 0) + 1
+        rates = [self._best[part] / count for part, count in load.items() if part in self._best]
+        rates += [rate for pair in flows if (rate := self._alone(pair)) is not None]
+        return len(flows) * min(rates) if rates else None
 
-def _parts(pair: Pair, topology: Topology) -> list[tuple[str, object]]:
-    """What a flow goes through: the GPUs' links, and those above the switches that it leaves and enters."""
-    source, target = pair
-    parts: list[tuple[str, object]] = [("out", source), ("in", target)]
-    if topology.link_class(source, target) == NVLINK:
-        return [("nvlink out", source), ("nvlink in", target)]
-    ups, downs = topology.gpu(source).switches, topology.gpu(target).switches
-    parts += [("up", switch) for switch in ups if switch not in downs]
-    parts += [("down", switch) for switch in downs if switch not in ups]
-    return parts
+    @functools.cached_property
+    def _best(self) -> dict[tuple[str, object], float]:
+        best: dict[tuple[str, object], float] = {}
+        for pair in self.topology.pairs():
+            rate = self._alone(pair)
+            if rate is not None:
+                for part in self._parts(pair):
+                    best[part] = max(best.get(part, 0.0), rate)
+        return best
+
+    def _alone(self, pair: Pair) -> float | None:
+        if pair in self.capacity:
+            return self.capacity[pair]
+        theory = self.floors.theory(pair)
+        return None if theory is None else TYPICAL * theory
+
+    def _parts(self, pair: Pair) -> list[tuple[str, object]]:
+        """What a flow goes through: the GPUs' links, and those above the switches that it leaves and enters."""
+        source, target = pair
+        if self.topology.link_class(source, target) == NVLINK:
+            return [("nvlink out", source), ("nvlink in", target)]
+        ups, downs = self.topology.gpu(source).switches, self.topology.gpu(target).switches
+        parts: list[tuple[str, object]] = [("out", source), ("in", target)]
+        parts += [("up", switch) for switch in ups if switch not in downs]
+        parts += [("down", switch) for switch in downs if switch not in ups]
+        return parts

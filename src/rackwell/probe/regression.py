@@ -15,6 +15,7 @@ distribution. An alarm needs a second measurement, made only for what looked slo
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -102,6 +103,11 @@ def ends_of(key: str) -> tuple[str, str] | None:
 
 def subjects(keys: Iterable[str]) -> dict[Subject, list[str]]:
     """The statistics that these keys allow. Means are of bandwidths only: latency is judged value by value."""
+    return _subjects(frozenset(keys))
+
+
+@functools.lru_cache(maxsize=32)
+def _subjects(keys: frozenset[str]) -> dict[Subject, list[str]]:
     found: dict[Subject, list[str]] = {}
     for key in sorted(keys):
         found[("value", key)] = [key]
@@ -138,10 +144,8 @@ def losses(
 ) -> list[Loss]:
     """Every statistic that both have, compared."""
     common = [key for key in values if key in recorded and recorded[key]["mean"] > 0]
-    counts: dict[str, int] = {}
-    for subject in subjects(recorded):
-        counts[spread_name(subject)] = counts.get(spread_name(subject), 0) + 1
     whole = subjects(recorded)
+    counts = _counts(frozenset(recorded))
     found = []
     for subject, members in subjects(common).items():
         if len(members) < 0.75 * len(whole[subject]):
@@ -159,6 +163,15 @@ def losses(
         loss = ratio - 1 if members[0].startswith("latency/") else 1 - ratio
         found.append(_loss(subject, loss, limit, members, values, recorded))
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _counts(keys: frozenset[str]) -> dict[str, int]:
+    """How many statistics each spread was pooled over."""
+    counts: dict[str, int] = {}
+    for subject in _subjects(keys):
+        counts[spread_name(subject)] = counts.get(spread_name(subject), 0) + 1
+    return counts
 
 
 def student(k: float, freedom: float) -> float:
@@ -189,19 +202,22 @@ def _loss(
     values: Values,
     recorded: Mapping[str, Mapping[str, float]],
 ) -> Loss:
-    measured = statistics.fmean(values[key] for key in members)
-    expected = statistics.fmean(recorded[key]["mean"] for key in members)
+    measured = sum(values[key] for key in members) / len(members)
+    expected = sum(recorded[key]["mean"] for key in members) / len(members)
     return Loss(subject, loss, limit, measured, expected, tuple(members), _typical(loss, members, values, recorded))
 
 
 def _typical(loss: float, members: list[str], values: Values, recorded: Mapping[str, Mapping[str, float]]) -> float:
+    if len(members) == 1:
+        return loss
     by_pair: dict[tuple[str, str] | None, list[float]] = {}
     for key in members:
         by_pair.setdefault(ends_of(key), []).append(1 - values[key] / recorded[key]["mean"])
     if len(by_pair) < 2:
         return loss
-    return statistics.median(statistics.fmean(losses) for losses in by_pair.values())
+    return statistics.median(sum(losses) / len(losses) for losses in by_pair.values())
 
 
 def _mean_ratio(members: Iterable[str], run: Mapping[str, float], values: Mapping[str, Mapping[str, float]]) -> float:
-    return statistics.fmean(run[key] / values[key]["mean"] for key in members)
+    ratios = [run[key] / values[key]["mean"] for key in members]
+    return sum(ratios) / len(ratios)

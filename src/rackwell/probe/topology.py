@@ -8,6 +8,7 @@ id and UUID; their index is CUDA's under CUDA_DEVICE_ORDER=PCI_BUS_ID; minor num
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,8 +103,17 @@ class Topology:
         gpus = tuple(dataclasses.replace(g, numa=numa.get(g.bus_id)) if g.numa is None else g for g in self.gpus)
         return dataclasses.replace(self, gpus=gpus)
 
+    @functools.cached_property
+    def _by_index(self) -> dict[int, Gpu]:
+        return {gpu.index: gpu for gpu in self.gpus}
+
+    @functools.cached_property
+    def _classes(self) -> dict[Pair, str]:
+        return {}
+
     def gpu(self, index: int) -> Gpu:
-        return next(gpu for gpu in self.gpus if gpu.index == index)
+        """Raises KeyError."""
+        return self._by_index[index]
 
     def pairs(self) -> list[Pair]:
         """All ordered pairs of indices."""
@@ -115,6 +125,11 @@ class Topology:
 
     def link_class(self, source: int, target: int) -> str:
         """What lies between two GPUs, of :data:`CLASSES`."""
+        if (source, target) not in self._classes:
+            self._classes[source, target] = self._class_of(source, target)
+        return self._classes[source, target]
+
+    def _class_of(self, source: int, target: int) -> str:
         if self.nvlink_count(source, target):
             return NVLINK
         one, two = self.gpu(source), self.gpu(target)

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from rackwell.probe.findings import FLOOR, Finding, make, pair_names
-from rackwell.probe.judge.context import Context
+from rackwell.probe.judge.context import Context, figures
 from rackwell.probe.judge.pairs import pair_of
 from rackwell.probe.topology import CROSS_SOCKET, Pair
 
@@ -34,9 +33,10 @@ def slow_pairs(context: Context) -> dict[Pair, Slow]:
     """Pairs with a figure below its floor, in the measurement and in its repetition where there is one."""
     again = figures((context.repetition.get("p2p") or {}).get("bandwidth") or ())
     found: dict[Pair, Slow] = {}
-    for (pair, engine, op, ways), first in figures(context.p2p.get("bandwidth") or ()).items():
+    first = figures(context.p2p.get("bandwidth") or ())
+    for (pair, engine, op, ways), once in {**again, **first}.items():
         floor = context.floors.bandwidth(pair, engine, ways)
-        figure = max(first, again.get((pair, engine, op, ways), first))
+        figure = max(once, again.get((pair, engine, op, ways), once))
         if floor and figure < floor:
             how = f"{engine} {op}" + (" both ways" if ways == 2 else "")
             candidate = Slow(pair, figure, floor, how)
@@ -45,17 +45,11 @@ def slow_pairs(context: Context) -> dict[Pair, Slow]:
     return found
 
 
-def figures(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[Pair, str, str, int], float]:
-    """By (pair, engine, op, ways)."""
-    return {
-        (pair_of(e), e["engine"], e["op"], int(e["ways"])): float(e["gb_per_s"]) for e in entries if e.get("gb_per_s")
-    }
-
-
 def below_floor(context: Context, bad_links: set[int]) -> Iterator[Finding]:
     """The slow pairs, each under the widest pattern that explains it; ``bad_links`` = GPUs whose link has a fault."""
     slow = slow_pairs(context)
     measured = {pair_of(entry) for entry in context.p2p.get("bandwidth") or ()}
+    known = measured | {pair_of(entry) for entry in (context.repetition.get("p2p") or {}).get("bandwidth") or ()}
     left = set(slow)
     for gpu in sorted(bad_links):
         yield from _take(context, slow, left, "p2p-slow-gpu", {pair for pair in left if gpu in pair}, gpus=(gpu,))
@@ -71,7 +65,8 @@ def below_floor(context: Context, bad_links: set[int]) -> Iterator[Finding]:
             # with one pair only a link cannot be told from the pair
             if len(own) > 2 and _most(own, left):
                 yield from _take(context, slow, left, "p2p-slow-gpu", left & own, gpus=(gpu,))
-    both = {pair for pair in left if (pair[1], pair[0]) in left}
+    # a direction is only called the slow one where the other was measured too
+    both = {pair for pair in left if (pair[1], pair[0]) in left or (pair[1], pair[0]) not in known}
     yield from _take(context, slow, left, "p2p-slow-pair", both)
     yield from _take(context, slow, left, "p2p-slow-direction", set(left))
 

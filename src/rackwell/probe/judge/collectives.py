@@ -8,7 +8,6 @@ from typing import Any
 
 from rackwell.probe.expectation import ALLREDUCE_BYTES, ALLREDUCE_SHARE, TYPICAL
 from rackwell.probe.findings import FLOOR, RULE, Finding, make
-from rackwell.probe.judge.concurrent import alone
 from rackwell.probe.judge.context import Context
 
 
@@ -49,7 +48,7 @@ def best(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def floor(context: Context) -> float | None:
     """GB/s of bus bandwidth; None where nothing is known of the pairs."""
-    rates = list(alone(context).values())
+    rates = list(context.bottlenecks.capacity.values())
     if not rates:
         theories = [rate for pair in context.topology.pairs() if (rate := context.floors.theory(pair))]
         rates = [TYPICAL * rate for rate in theories]

@@ -22,11 +22,12 @@ def fit(context: Context) -> Iterator[Finding]:
         yield make(context.baseline.code, what, context.baseline.path or context.host)
 
 
-def suspects(context: Context) -> list[Loss]:
-    """What the first measurement shows below the baseline: to be measured once more."""
+def suspects(context: Context, prefixes: tuple[str, ...]) -> list[Loss]:
+    """What the first measurement shows below the baseline, of the values whose keys begin so."""
     if not comparable(context):
         return []
     values = regression.values_of(context.measurements, context.uuid)
+    values = {key: value for key, value in values.items() if key.startswith(prefixes)}
     return regression.suspects(values, context.baseline.values, context.baseline.pooled_sd)
 
 

@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rackwell.probe.expectation import CONCURRENT_COLLAPSE, CONCURRENT_SLOW, bottleneck
+from rackwell.probe.expectation import CONCURRENT_COLLAPSE, CONCURRENT_SLOW
 from rackwell.probe.findings import FLOOR, Finding, listed, make
-from rackwell.probe.judge.bandwidth import figures
 from rackwell.probe.judge.context import Context
 from rackwell.probe.regression import concurrent_name
-from rackwell.probe.topology import Pair
 
 
 def concurrent(context: Context) -> Iterator[Finding]:
@@ -61,19 +59,8 @@ def _share(context: Context, entry: Mapping[str, Any]) -> Iterator[tuple[float, 
     if not entry.get("gb_per_s"):
         return
     flows = [(int(flow[0]), int(flow[1])) for flow in entry["flows"]]
-    allowed = bottleneck(flows, alone(context), context.topology, context.floors)
+    allowed = context.bottlenecks.allows(flows)
     if allowed:
         again = {concurrent_name(e): e.get("gb_per_s") or 0 for e in (context.repetition.get("concurrent") or ())}
         figure = max(float(entry["gb_per_s"]), float(again.get(concurrent_name(entry), 0.0)))
         yield figure / allowed, allowed
-
-
-def alone(context: Context) -> dict[Pair, float]:
-    """What each pair reached alone, one way: the best of its figures by copy engine, else by kernel."""
-    best: dict[Pair, float] = {}
-    found = figures(context.p2p.get("bandwidth") or ())
-    engine = "copy" if any(key[1] == "copy" for key in found) else "kernel"
-    for (pair, by, _, ways), rate in found.items():
-        if by == engine and ways == 1:
-            best[pair] = max(best.get(pair, 0.0), rate)
-    return best

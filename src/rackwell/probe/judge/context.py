@@ -5,13 +5,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rackwell.probe.baseline import Baseline
-from rackwell.probe.expectation import Expectation, Floors
+from rackwell.probe.expectation import Bottlenecks, Expectation, Floors
 from rackwell.probe.surroundings import Surroundings
 from rackwell.probe.topology import NVLINK, Pair, Topology
+
+
+def figures(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[Pair, str, str, int], float]:
+    """Of ``measurements.p2p.bandwidth``, GB/s by (pair, engine, op, ways)."""
+    return {
+        ((int(e["src"]), int(e["dst"])), e["engine"], e["op"], int(e["ways"])): float(e["gb_per_s"])
+        for e in entries
+        if e.get("gb_per_s")
+    }
+
+
+def alone(entries: Iterable[Mapping[str, Any]]) -> dict[Pair, float]:
+    """What each pair reached alone, one way: the best of its figures by copy engine, else by kernel."""
+    best: dict[Pair, float] = {}
+    found = figures(entries)
+    engine = "copy" if any(key[1] == "copy" for key in found) else "kernel"
+    for (pair, by, _, ways), rate in found.items():
+        if by == engine and ways == 1:
+            best[pair] = max(best.get(pair, 0.0), rate)
+    return best
 
 
 @dataclasses.dataclass
@@ -68,6 +88,16 @@ class Context:
     @functools.cached_property
     def floors(self) -> Floors:
         return Floors(self.topology, self.links, self.expectation)
+
+    @functools.cached_property
+    def bottlenecks(self) -> Bottlenecks:
+        return Bottlenecks(self.topology, self.floors, alone(self.p2p.get("bandwidth") or ()))
+
+    def forget(self) -> None:
+        """What was looked up in the measurements, after these have changed."""
+        for name, member in vars(type(self)).items():
+            if isinstance(member, functools.cached_property):
+                self.__dict__.pop(name, None)
 
     @functools.cached_property
     def user_space(self) -> str | None:

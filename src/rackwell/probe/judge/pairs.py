@@ -52,8 +52,10 @@ def data(context: Context) -> Iterator[Finding]:
     for entry in context.p2p.get("errors") or ():
         if (entry.get("error") or {}).get("name") == "WRONG_DATA" and entry.get("src") is not None:
             wrong.setdefault(pair_of(entry), {"engine": "kernel", "op": "read", **entry})
-    both = [pair for pair in sorted(wrong) if (pair[1], pair[0]) in wrong]
-    one = [pair for pair in sorted(wrong) if (pair[1], pair[0]) not in wrong]
+    tested = {pair_of(entry) for entry in context.p2p.get("data") or ()}
+    # one direction is only called so where the other was tested too: a quick check may have taken one of them
+    one = [p for p in sorted(wrong) if (p[1], p[0]) not in wrong and (p[1], p[0]) in tested]
+    both = [pair for pair in sorted(wrong) if pair not in one]
     for code, pairs in (("p2p-corrupt", both), ("p2p-corrupt-one-way", one)):
         if pairs:
             entry = wrong[pairs[0]]

@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rackwell.probe.baseline import ABSENT, USED
-from rackwell.probe.expectation import CONCURRENT_SLOW, bottleneck
+from rackwell.probe.expectation import CONCURRENT_SLOW
 from rackwell.probe.findings import BASELINE, DECLARED, FLOOR, RULE
 from rackwell.probe.judge import collectives as allreduce
-from rackwell.probe.judge.bandwidth import figures
-from rackwell.probe.judge.concurrent import alone
-from rackwell.probe.judge.context import Context
+from rackwell.probe.judge.context import Context, figures
 from rackwell.probe.judge.host import acs_controls
 from rackwell.probe.judge.start import expected_gpus
 from rackwell.probe.topology import CLASSES
@@ -123,11 +121,10 @@ def _concurrent(context: Context) -> Summary:
     entries = [entry for entry in context.p2p.get("concurrent") or () if entry.get("gb_per_s")]
     if not entries:
         return _unseen("no pattern was timed")
-    capacity = alone(context)
     shares = []
     for entry in entries:
         flows = [(int(flow[0]), int(flow[1])) for flow in entry["flows"]]
-        allowed = bottleneck(flows, capacity, context.topology, context.floors)
+        allowed = context.bottlenecks.allows(flows)
         if allowed:
             shares.append((entry["gb_per_s"] / allowed, entry, allowed))
     if not shares:
