@@ -498,8 +498,13 @@ static void drop_context(CUcontext context)
             free(gone);
         } else
             e = &(*e)->next;
-    while (depth > 0 && stack[depth - 1] == context)
-        depth--;
+    /* another thread may still hold it as its current one: it stays, as the ruin that it is on a real GPU too */
+    context->broken = CONTEXT_IS_DESTROYED;
+    int kept = 0;
+    for (int i = 0; i < depth; i++)
+        if (stack[i] != context)
+            stack[kept++] = stack[i];
+    depth = kept;
 }
 
 API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
@@ -547,7 +552,6 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
             *c = context->next;
             drop_context(context);
             tell_use(context->device);
-            free(context);
             return leave(OK);
         }
     return leave(INVALID_CONTEXT);
@@ -997,7 +1001,7 @@ API CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointe
 struct stream *stream_of(CUstream stream)
 {
     if ((uintptr_t)stream <= 2)
-        return current() ? &current()->null_stream : NULL;
+        return current() && current()->null_stream.lane ? &current()->null_stream : NULL;
     for (struct stream *s = streams; s; s = s->next)
         if (s == stream)
             return s;

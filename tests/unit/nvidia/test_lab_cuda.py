@@ -323,3 +323,22 @@ def test_a_state_file_that_is_none_is_said(machine: Machine, text: str) -> None:
     assert json.loads(out) == 999
     assert "rackwell lab:" in err
     assert "rackwell-lab-gpus.json" in err
+
+
+def test_a_context_that_is_gone_is_not_used_again(machine: Machine) -> None:
+    found = machine.run("""
+import threading
+cuda().cuInit(0)
+a = context(0); b = context(1); out = []
+ready, gone = threading.Event(), threading.Event()
+def other():
+    current(a); ready.set(); gone.wait(); p = c_uint64()
+    out.append(lib.cuMemAlloc_v2(byref(p), c_size_t(4096))); out.append(lib.cuMemsetD8_v2(p, 1, c_size_t(1)))
+t = threading.Thread(target=other); t.start(); ready.wait()
+ok(lib.cuCtxDestroy_v2(a)); gone.set(); t.join()
+d = c_int(); ok(lib.cuCtxGetDevice(byref(d))); out.append(d.value)
+ok(lib.cuCtxDestroy_v2(b)); out += [lib.cuCtxGetDevice(byref(d)), lib.cuCtxSynchronize()]
+c = c_void_p(); ok(lib.cuDevicePrimaryCtxRetain(byref(c), 2)); current(c); ok(lib.cuDevicePrimaryCtxRelease_v2(2))
+answer([*out, lib.cuMemAlloc_v2(byref(c_uint64()), c_size_t(4096))])
+""")
+    assert found == [709, 709, 1, 201, 201, 201]
