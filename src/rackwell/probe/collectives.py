@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduce over all GPUs through NCCL: its time, its bus bandwidth, and whether the sums are right.
 
-The method is that of nccl-tests' ``all_reduce_perf`` with one process for all GPUs, so that the figures agree: a
-warm-up of each size, then twenty all-reduces back to back, each at another place of one big buffer so that no cache
-holds it, timed by events on each GPU's stream; a rank that ends last counts. bus bandwidth = 2(n-1)/n * bytes / time.
+The method is that of nccl-tests' ``all_reduce_perf -g N`` (2.19), so that the figures agree: a warm-up of each size,
+then twenty all-reduces back to back, each at another place of one big buffer so that no cache holds it, timed by events
+on each GPU's stream; the rank that ends last counts. bus bandwidth = 2(n-1)/n * bytes / time.
+
+On two H200 the figures were within 1 % of nccl-tests' from 2 MiB on. Below 1 MiB both show how fast one thread starts
+the kernels of all GPUs, 14 to 25 us from one run to the next; the GPUs themselves take less than half of that.
 
 It runs in a child with a deadline, since an all-reduce between GPUs that do not reach each other never returns.
 """

@@ -72,9 +72,6 @@ class FakeDriver:
         memory, offset = self._place(address)
         buffer[:] = memory[offset : offset + len(buffer)]
 
-    def fill(self, address: int, value: int, size: int) -> None:
-        self.write(address, bytes([value]) * size)
-
 
 class FakeNccl:
     """The library's functions, as ctypes would offer them. ``spoil`` may change what a rank receives."""
