@@ -59,8 +59,6 @@ _CTL_DENIED = Advice(
     _GIVE_NODE.format(node="/dev/nvidiactl"),
     when="ctl-node-denied",
 )
-_NODES = (_CTL_MISSING, _CTL_DENIED, _UVM_MISSING, _UVM_DENIED, _UVM_STALE, _GPU_MISSING, _GPU_DENIED)
-_UVM_NODES = (_UVM_MISSING, _UVM_DENIED, _UVM_STALE)
 
 _NO_MODULE = Advice(
     "the NVIDIA kernel module is not loaded on the Proxmox host",
@@ -74,6 +72,27 @@ _MISMATCH = Advice(
     "the driver's user space in the container and the host's kernel module are of different versions",
     _MISMATCH_FIX,
     when="versions-differ",
+)
+_NOT_DEVICE = Advice(
+    "a plain file stands where a device node belongs",
+    "`rm` it in the container, give the node with a devN entry and restart the container",
+    when="node-not-device",
+)
+_NODES = (
+    _CTL_MISSING,
+    _CTL_DENIED,
+    _UVM_MISSING,
+    _UVM_DENIED,
+    _UVM_STALE,
+    _NOT_DEVICE,
+    _GPU_MISSING,
+    _GPU_DENIED,
+)
+_UVM_NODES = (_UVM_MISSING, _UVM_DENIED, _UVM_STALE, _NOT_DEVICE)
+_COMPAT = Advice(
+    "CUDA's forward-compatibility libraries are found before the driver's own",
+    "take /usr/local/cuda/compat out of LD_LIBRARY_PATH and of /etc/ld.so.conf.d, run ldconfig",
+    when="compat-libraries",
 )
 _VISIBLE = Advice(
     "CUDA_VISIBLE_DEVICES is set and hides the GPUs",
@@ -146,6 +165,12 @@ BY_CODE: dict[int, tuple[Advice, ...]] = {
             "MEMORY`) must hold the memory",
         ),
     ),
+    214: (
+        Advice(
+            "the GPU's memory has errors that ECC could not mend",
+            "`nvidia-smi -q -d ECC,ROW_REMAPPER`, then reset the GPU; replace it when they return",
+        ),
+    ),
     217: (
         Advice(
             "the driver refuses direct access between these two GPUs",
@@ -157,6 +182,24 @@ BY_CODE: dict[int, tuple[Advice, ...]] = {
         Advice(
             "the kernel refused an open, ioctl or mmap: a device cgroup or seccomp rule, or it follows another failure",
             "pass the nodes as devN entries (no stale lxc.cgroup2.devices.allow lines) and restart the container",
+        ),
+    ),
+    222: (
+        Advice(
+            "the driver in this container is older than the probe's kernels",
+            "install the driver's user space of the host's version, 570 or newer",
+        ),
+    ),
+    700: (
+        Advice(
+            "a kernel reached memory that is not mapped: the peer's mapping is broken, or the GPU is",
+            "on the Proxmox host look at `dmesg | grep -E 'Xid|IO_PAGE_FAULT'`; boot with `iommu=pt` or IOMMU off",
+        ),
+    ),
+    702: (
+        Advice(
+            "a kernel ran longer than the GPU allows: it drives a display, or waits for a peer that does not answer",
+            "on the Proxmox host look at `dmesg | grep Xid`; no display server on this GPU",
         ),
     ),
     719: (
@@ -179,6 +222,7 @@ BY_CODE: dict[int, tuple[Advice, ...]] = {
         ),
     ),
     803: (
+        _COMPAT,
         Advice(
             "the driver's user space in the container and the host's kernel module are of different versions",
             _MISMATCH_FIX,

@@ -137,7 +137,7 @@ class Floors:
         count = self.topology.nvlink_count(*pair)
         active, total = entry.get("active"), entry.get("gb_per_s_one_way")
         if active and total:
-            return float(total) * min(1.0, count / active)
+            return float(total * min(1.0, count / active))
         version = entry.get("version")
         rate = NVLINK_GB_PER_S.get(int(version or 0))
         return None if rate is None else count * rate
