@@ -274,9 +274,3 @@ class Driver:
     def copy(self, target: int, source: int, size: int, stream: Any) -> None:
         """Start a copy; the addresses tell where it is from and to, the stream which GPU's engine does it."""
         self._call("cuMemcpyAsync", target, source, size, stream)
-
-    def copy_peer(
-        self, target: int, target_context: Any, source: int, source_context: Any, size: int, stream: Any
-    ) -> None:
-        """Start a copy from one GPU's memory to another's on ``stream``."""
-        self._call("cuMemcpyPeerAsync", target, target_context, source, source_context, size, stream)

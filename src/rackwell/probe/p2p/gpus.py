@@ -143,8 +143,9 @@ def opened(emit: Emit, driver: Driver, wanted: int) -> Iterator[Machine]:
         for index in range(driver.count()):
             gpus.append(Gpu(driver, index))
             emit({"identity": gpus[-1].identity})
-        size = fitting(wanted, {gpu.index: _free(gpu) for gpu in gpus})
-        emit({"size": size})
+        free = {gpu.index: _free(gpu) for gpu in gpus}
+    size = fitting(wanted, free)
+    emit({"size": size})
     with step(emit, "prepare the GPUs", pair=None):
         flag = driver.allocate_host(64)
         flag.set(1)

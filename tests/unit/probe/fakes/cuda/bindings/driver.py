@@ -193,6 +193,12 @@ def cuMemcpyDtoH(buffer, address, size):
     return _fault("cuMemcpyDtoH", State.current) or _ok()
 
 
+def cuMemsetD8(address, value, size):
+    assert _owner(address, size) == State.current
+    ctypes.memset(address, value, size)
+    return _ok()
+
+
 def cuDeviceCanAccessPeer(device, peer):
     return _ok(int([device, peer] not in FAKE.get("no_access", [])))
 
