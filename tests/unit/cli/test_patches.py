@@ -29,7 +29,7 @@ SHIPPED = {
     "flashinfer-python/trtllm-comm-jit-sm120",
     "flashinfer-python/trtllm-allreduce-guards-sm120",
     "flashinfer-python/gdc-moe-sm120",
-    "flashinfer-python/gdc-fp4-gemm-sm120",
+    "flashinfer-python/gdc-gemm-sm120",
 }
 
 
