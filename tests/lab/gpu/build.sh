@@ -40,7 +40,6 @@ library() { # SONAME FILE SOURCES
 }
 library libcuda.so.1 "libcuda.so.$version" libcuda.c libcuda_kernels.c libcuda_sums.c lab_bytes.c lab_links.c lab_marks.c lab_state.c lab_time.c -lm
 library libnvidia-ml.so.1 "libnvidia-ml.so.$version" libnvidia-ml.c lab_marks.c lab_state.c
-library libnccl.so.2 "libnccl.so.2.27.5" libnccl.c lab_marks.c lab_state.c -ldl
 library libnvidia-ptxjitcompiler.so.1 "libnvidia-ptxjitcompiler.so.$version" placeholder.c
 library libnvidia-nvvm.so.4 "libnvidia-nvvm.so.$version" placeholder.c
 library "libnvidia-gpucomp.so.$version" "libnvidia-gpucomp.so.$version" placeholder.c
@@ -67,7 +66,10 @@ mkdir "$work/$version"
 cp -p "$files"/* "$work/$version/"
 ln -s "libcuda.so.$version" "$work/$version/libcuda.so.1"
 ln -s "libnvidia-ml.so.$version" "$work/$version/libnvidia-ml.so.1"
-ln -s libnccl.so.2.27.5 "$work/$version/libnccl.so.2"
+# NCCL is no part of the driver: it lies beside it here, and the laboratory packs it into its templates
+files=$work/$version
+library libnccl.so.2 libnccl.so.2.27.5 libnccl.c lab_marks.c lab_state.c -ldl
+ln -s libnccl.so.2.27.5 "$files/libnccl.so.2"
 printf '%s\n' "$stamp" >"$work/$version/.stamp"
 rm -rf "${out:?}/$version"
 mv -f "$work/$name.run" "$out/$name.run"

@@ -60,10 +60,10 @@ def host_tools(*, kernel_messages: bool) -> dict[str, tuple[bytes, int]]:
     return {f"usr/bin/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name in names}
 
 
-def nccl(cache: Cache) -> Path | None:
-    """The stand-in libnccl.so.2, built with the driver; None while gpu/ builds none."""
-    library = cache.driver / "nccl/libnccl.so.2"
-    return library if library.exists() else None
+def nccl(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
+    """The stand-in libnccl.so.2, built beside the driver and no part of it; None while gpu/ builds none."""
+    library = cache.driver / version / "libnccl.so.2"
+    return library.resolve() if library.exists() else None
 
 
 def driver(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
@@ -90,6 +90,8 @@ def driver_tools(cache: Cache, version: str = gpus.DRIVER_VERSION) -> dict[str, 
     """The user-space part of the driver that a host itself has: nvidia-smi and the libraries."""
     found: dict[str, tuple[bytes, int]] = {}
     for path in sorted((cache.driver / version).glob("*")):
+        if path.name.startswith("libnccl."):
+            continue
         place = f"usr/bin/{path.name}" if path.name == "nvidia-smi" else f"usr/lib/x86_64-linux-gnu/{path.name}"
         if path.is_symlink():
             found[place] = (str(path.readlink()).encode(), hosts.LINK)
