@@ -118,12 +118,9 @@ def _diff(terminal: Terminal, path: Path, what: str, reports: list[Path]) -> Out
     file, baseline, held = baselining.diff(path, what, reports)
     problems = [baselining.refused(file, one) for one in held if not one.comparison.fits]
     for one in held:
-        worse = [delta for delta in [*one.comparison.links, *one.comparison.deltas] if delta.worse]
+        worse = one.comparison.worse
         if worse:
-            first = max(worse, key=lambda delta: abs(delta.change or 0))
-            what_ = (
-                f"{len(worse)} figures are below the baseline, {first.key} by {abs(100 * (first.change or 0)):.1f} %"
-            )
+            what_ = f"{len(worse)} figures are below the baseline, {worse[0].name} by {100 * worse[0].loss:.1f} %"
             fix = "measure again: rackwell verify CONTAINER, which confirms before it tells"
             problems.append(Problem("p2p-below-baseline", what_, str(one.against), "more than noise explains", fix))
 
@@ -176,27 +173,22 @@ def _held(out: Console, one: Held) -> None:
         tables.table(out, ["fact", "then", "now"], rows)
         return
     key = next((named.key for named in figures.matrices(one.report)), "copy/write/1")
-    values = compare.changes(one.report, found.deltas, key)
-    named = figures.Named(key, f"Change of {key} against the baseline", "%", values)
+    named = figures.Named(key, f"Change of {key} against the baseline", "%", compare.changes(one.report, found, key))
     if named.known:
-        tables.plain(out, heat.heat(named, one.report, compare.worse_pairs(one.report, found, key)))
-    # a whole link says more than its pairs, so the links stand first
-    links, pairs = (
-        sorted(deltas, key=lambda delta: (not delta.worse, -delta.loss)) for deltas in (found.links, found.deltas)
-    )
-    worst = [delta for delta in [*links, *pairs] if delta.now is not None]
+        tables.plain(out, heat.heat(named, one.report, compare.worse_pairs(found)))
+    # a whole link says more than its pairs, so the links stand first, and all of them
+    shown = [*sorted(found.links, key=lambda delta: -delta.loss), *(d for d in found.worse if d not in found.links)]
     rows = [
         [
-            compare.named(delta.key, one.report),
+            delta.name,
             f"{delta.then:.4g}",
-            f"{delta.now or 0:.4g}",
-            f"{100 * (delta.change or 0):+.1f} %",
+            f"{delta.now:.4g}",
+            f"{100 * delta.change:+.1f} %",
             f"{100 * delta.allowed:.1f} %",
             "degraded" if delta.worse else "pass",
         ]
-        for delta in worst[:_MOST]
+        for delta in shown[: len(found.links) + _MOST]
     ]
     tables.table(out, ["figure", "then", "now", "change", "noise", "verdict"], rows)
-    missing = sum(delta.now is None for delta in found.deltas)
-    if missing:
-        out.print(f"{missing} figures of the baseline were not measured now")
+    if found.missing:
+        out.print(f"{found.missing} figures of the baseline were not measured now")

@@ -12,15 +12,15 @@ from typing import Any
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.probe import baseline as probe_baseline
 from rackwell.provision import declared, gpus, plays
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration, files
-from rackwell.topology import baseline as baselines
 from rackwell.topology import compare, model
 from rackwell.topology.baseline import Baseline
 from rackwell.topology.compare import Comparison
-from rackwell.topology.report import Difference, GpuReport
+from rackwell.topology.report import GpuReport
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,16 +48,14 @@ class Held:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``; figures that did not change beyond noise included."""
-        deltas = [*self.comparison.links, *self.comparison.deltas]
+        deltas = [*self.comparison.links, *self.comparison.pairs, *self.comparison.values]
         return {
             "report": str(self.against),
             "verdict": self.comparison.verdict,
             "fits": self.comparison.fits,
             "differences": [difference.model_dump() for difference in self.comparison.differences],
-            "deltas": [
-                {"key": d.key, "then": d.then, "now": d.now, "change": d.change, "allowed": d.allowed, "worse": d.worse}
-                for d in deltas
-            ],
+            "missing": self.comparison.missing,
+            "deltas": [delta.as_dict() for delta in deltas],
         }
 
 
@@ -136,7 +134,7 @@ def read(file: Path) -> Baseline:
     """
     baseline = model.load(Baseline, file)
     document = json.loads(file.read_bytes())
-    if baseline.digest != baselines.digest(document):
+    if baseline.digest != probe_baseline.digest(document):
         raise RackwellError(
             Problem(
                 "baseline-damaged",
@@ -178,20 +176,15 @@ def diff(path: Path, what: str, reports: Sequence[Path]) -> tuple[Path, Baseline
 def refused(file: Path, held: Held) -> Problem:
     """What to tell of a baseline that is not of this machine, or no longer."""
     facts = "; ".join(f"{d.fact}: {_plain(d.then)} then, {_plain(d.now)} now" for d in held.comparison.differences)
-    foreign = _foreign(held.comparison.differences)
+    foreign = held.comparison.code == "baseline-foreign"
+    what = "the baseline is of another machine"
     return Problem(
-        "baseline-foreign" if foreign else "baseline-outdated",
-        "the baseline is of another machine"
-        if foreign
-        else "the machine is no longer what the baseline was recorded on",
+        held.comparison.code,
+        what if foreign else "the machine is no longer what the baseline was recorded on",
         str(file),
         facts,
         "record a new one where this is meant: rackwell baseline record CONTAINER",
     )
-
-
-def _foreign(differences: Sequence[Difference]) -> bool:
-    return any(difference.fact in {"gpus", "board", "product"} for difference in differences)
 
 
 def _plain(value: Any) -> str:

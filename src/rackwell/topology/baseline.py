@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 
 from rackwell.topology.model import Part
-from rackwell.topology.report import Difference, Gpu, GpuReport
 
 
 class Value(Part):
@@ -45,7 +41,7 @@ class Machine(Part):
 
 
 class Baseline(Part):
-    """The whole baseline. values: key -> figure; the keys are those that `rackwell.topology.figures` makes."""
+    """The whole baseline. values: key -> figure; `rackwell.probe.regression` says which."""
 
     schema_: Literal["rackwell.gpu_baseline/1"] = pydantic.Field(default="rackwell.gpu_baseline/1", alias="schema")
     recorded: str = ""
@@ -54,38 +50,3 @@ class Baseline(Part):
     values: dict[str, Value] = pydantic.Field(default_factory=dict)
     pooled_sd: dict[str, float] = pydantic.Field(default_factory=dict)
     digest: str = ""
-
-
-def digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a baseline as JSON, without its own ``digest``, keys sorted and nothing between tokens."""
-    rest = {key: value for key, value in document.items() if key != "digest"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def differences(baseline: Baseline, report: GpuReport) -> list[Difference]:
-    """Facts of the baseline that are others in `report`. What either side does not know is not compared."""
-    then = baseline.machine
-    facts = report.host_facts or {}
-    dmi = facts.get("dmi") or {}
-    found = _gpus(then.gpus, report.gpus)
-    for fact, old, new in (
-        ("board", then.board, dmi.get("board")),
-        ("product", then.product, dmi.get("product")),
-        ("driver_version", then.driver_version, report.driver_version),
-        ("kernel", then.kernel, facts.get("kernel") or report.surroundings.get("kernel")),
-        ("bios_version", then.bios_version, dmi.get("bios_version")),
-    ):
-        if old and new and old != new:
-            found.append(Difference(fact=fact, then=old, now=new))
-    return found
-
-
-def _gpus(then: list[BaselineGpu], now: list[Gpu]) -> list[Difference]:
-    if not then or not now:
-        return []
-    old, new = {gpu.uuid for gpu in then}, {gpu.uuid for gpu in now}
-    if old == new:
-        return []
-    gone, come = sorted(old - new), sorted(new - old)
-    return [Difference(fact="gpus", then=", ".join(gone) or "-", now=", ".join(come) or "-")]

@@ -7,7 +7,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
-from rackwell.topology.measured import P2p
+from rackwell.probe import regression
 from rackwell.topology.model import Pair
 from rackwell.topology.report import GpuReport
 
@@ -67,29 +67,8 @@ def matrix(count: int, cells: Iterable[tuple[Pair, float | None]]) -> Matrix:
 
 def values(report: GpuReport) -> dict[str, float]:
     """Every figure that a baseline keeps, by its key; GPUs are named by UUID."""
-    p2p, collectives = report.measurements.p2p, report.measurements.collectives
-    found: dict[str, float | None] = {}
-    if p2p is not None:
-        found |= _pairs(report, p2p)
-        found |= {f"concurrent/{row.pattern}": row.gb_per_s for row in p2p.concurrent}
-    for point in collectives.points if collectives is not None else []:
-        found[f"collectives/busbw/{point.bytes}"] = point.busbw
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _pairs(report: GpuReport, p2p: P2p) -> dict[str, float | None]:
     uuids = {gpu.index: gpu.uuid for gpu in report.gpus}
-
-    def ends(src: int, dst: int) -> str:
-        return f"{uuids.get(src, src)}/{uuids.get(dst, dst)}"
-
-    found = {f"p2p/{row.engine}/{row.op}/{row.ways}/{ends(row.src, row.dst)}": row.gb_per_s for row in p2p.bandwidth}
-    return found | {f"latency/{row.kind}/{ends(row.src, row.dst)}": row.us for row in p2p.latency}
-
-
-def less_is_better(key: str) -> bool:
-    """Whether the figure `key` is a time."""
-    return key.startswith("latency/")
+    return regression.values_of(report.measurements.model_dump(), lambda index: uuids.get(index, str(index)))
 
 
 def asymmetric(values: Sequence[Sequence[float | None]], src: int, dst: int, share: float = 0.9) -> bool:

@@ -247,7 +247,7 @@ def test_diff_against_the_newest_report(rig: Rig) -> None:
     rig.json("verify", "glm5-01")
     envelope = rig.json("baseline", "diff", "glm5-01")
     assert (envelope["exit_code"], rig.codes(envelope)) == (1, ["p2p-below-baseline"])
-    worse = {delta["key"] for delta in envelope["result"]["held"][0]["deltas"] if delta["worse"]}
+    worse = {delta["name"] for delta in envelope["result"]["held"][0]["deltas"] if delta["worse"]}
     assert {"GPU 4 sends", "GPU 4 receives"} <= worse
     assert not {"GPU 3 sends", "GPU 5 receives"} & worse
     assert rig.at_site("baseline", "diff", "glm5-01") == 1
@@ -268,8 +268,7 @@ def test_diff_of_files_without_a_site(rig: Rig, tmp_path: Path) -> None:
 def test_a_baseline_that_does_not_fit_is_refused_with_the_fact(rig: Rig) -> None:
     document = samples.baseline()
     document["machine"]["driver_version"] = "590.48.01"
-    document["digest"] = samples.sealed(document)
-    recorded(rig, document)
+    recorded(rig, samples.sealed(document))
     verified(rig, samples.healthy())
     rig.json("verify", "glm5-01")
     envelope = rig.json("baseline", "diff", "glm5-01")

@@ -11,6 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from rackwell.probe import baseline as baselines
+from rackwell.probe import regression
+
 Report = dict[str, Any]
 ROOTS = ["0000:00:01.1", "0000:70:01.1", "0000:80:01.1", "0000:f0:01.1"]
 SWITCHES = ["0000:01:00.0", "0000:71:00.0", "0000:81:00.0", "0000:f1:00.0"]
@@ -208,7 +211,11 @@ def healthy(seed: int = 1) -> Report:
                 "points": points, "detail": None,
             },
         },
-        "surroundings": {"kernel": "6.17.0-20-pve"},
+        "surroundings": {
+            "machine": {
+                "kernel": "6.17.0-20-pve", "board": "SAMPLE-8", "product": "SAMPLE", "bios_version": "1.2",
+            },
+        },
         "host_facts": {
             "schema": "rackwell.gpu_host/1", "host": "pve1", "kernel": "6.17.0-20-pve", "cmdline": "iommu=off",
             "dmi": {"board": "SAMPLE-8", "product": "SAMPLE", "bios_version": "1.2", "bios_date": "01/02/2026"},
@@ -477,32 +484,18 @@ ALL: dict[str, Callable[[], Report]] = {
 }
 
 
-def baseline(report: Report | None = None, runs: int = 5) -> Report:
+def baseline(report: Report | None = None, runs: int = 5, noise: float = 0.004) -> Report:
     """The baseline that `report` gives when it is measured `runs` times."""
-    from rackwell.topology import baseline as baselines
-    from rackwell.topology import figures
-    from rackwell.topology.report import GpuReport
-
     report = report or healthy()
-    found = figures.values(GpuReport.model_validate(report))
-    document: Report = {
-        "schema": "rackwell.gpu_baseline/1",
-        "recorded": "2026-11-01T10:00:00Z",
-        "runs": runs,
-        "machine": {
-            "gpus": [{key: gpu[key] for key in ("uuid", "bus_id", "name")} for gpu in report["gpus"]],
-            "driver_version": report["driver_version"],
-            "kernel": "6.17.0-20-pve",
-            "board": "SAMPLE-8",
-            "bios_version": "1.2",
-            "product": "SAMPLE",
-            "boot_id": report["boot_id"],
-            "link_max": {gpu["bus_id"]: [5, 16] for gpu in report["gpus"]},
-            "probe_version": "0.2.0",
-        },
-        "values": {key: {"mean": value, "sd": value * 0.004, "n": runs} for key, value in found.items()},
-        "pooled_sd": {"p2p": 0.004, "latency": 0.004, "concurrent": 0.004, "collectives": 0.004},
-    }
+    dice = random.Random(runs)
+    uuids = {gpu["index"]: gpu["uuid"] for gpu in report["gpus"]}
+    once = regression.values_of(report["measurements"], uuids.__getitem__)
+    measured = [{key: value * dice.gauss(1, noise) for key, value in once.items()} for _ in range(runs)]
+    return baselines.build(baselines.machine_of(report), measured, "2026-11-01T10:00:00Z")
+
+
+def sealed(document: Report) -> Report:
+    """A baseline that was changed on purpose, with the digest that it has now."""
     return document | {"digest": baselines.digest(document)}
 
 
@@ -523,10 +516,3 @@ def gate(report: Report | None = None) -> Report:
         "line": f"{first['code']}: {first['what']}; {first['fix']}" if held else "gate passed",
         "report": copy.deepcopy(report),
     }
-
-
-def sealed(document: Report) -> str:
-    """The digest of a baseline that was changed on purpose."""
-    from rackwell.topology import baseline as baselines
-
-    return baselines.digest(document)

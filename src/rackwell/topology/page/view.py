@@ -74,7 +74,7 @@ def context(report: GpuReport, baseline: Baseline | None, gate: Gate | None, tit
         "allreduce": drawing.allreduce(report.measurements.collectives),
         "collectives": report.measurements.collectives,
         "compared": compared,
-        "deltas": _deltas(report, compared),
+        "deltas": _deltas(compared),
         "changes": _changes(report, compared),
         "baseline": baseline,
         "surroundings": _surroundings(report),
@@ -343,17 +343,17 @@ def _health(report: GpuReport) -> list[list[str]]:
     ]
 
 
-def _deltas(report: GpuReport, compared: Comparison | None) -> list[dict[str, Any]]:
+def _deltas(compared: Comparison | None) -> list[dict[str, Any]]:
     """The figures that are worse than noise explains, and the links' means; the worst first."""
     if compared is None or not compared.fits:
         return []
-    rows = [*compared.links, *(delta for delta in compared.deltas if delta.worse)]
+    rows = [*compared.links, *(delta for delta in compared.worse if delta not in compared.links)]
     shown = [
         {
-            "key": compare.named(delta.key, report),
+            "key": delta.name,
             "then": number(delta.then),
             "now": number(delta.now),
-            "change": f"{100 * delta.change:+.1f} %" if delta.change is not None else UNKNOWN,
+            "change": f"{100 * delta.change:+.1f} %",
             "allowed": f"{100 * delta.allowed:.1f} %",
             "worse": delta.worse,
         }
@@ -366,15 +366,14 @@ def _changes(report: GpuReport, compared: Comparison | None) -> Table | None:
     if compared is None or not compared.fits:
         return None
     key = next((named.key for named in figures.matrices(report)), "")
-    values = compare.changes(report, compared.deltas, key) if key else []
-    worse = {delta.key.rpartition(key + "/")[2] for delta in compared.deltas if delta.worse}
-    uuid = {gpu.index: gpu.uuid for gpu in report.gpus}
+    values = compare.changes(report, compared, key) if key else []
+    worse = compare.worse_pairs(compared)
     rows = []
     for src, row in enumerate(values):
         cells = []
         for dst, value in enumerate(row):
             css = "self" if src == dst else "none" if value is None else ""
-            if value is not None and f"{uuid.get(src)}/{uuid.get(dst)}" in worse:
+            if value is not None and (src, dst) in worse:
                 css = "weak"
             cells.append(Cell("" if src == dst else UNKNOWN if value is None else f"{value:+.1f}", css))
         rows.append(cells)
