@@ -65,6 +65,7 @@ class Machine:
     gone: tuple[int, ...] = ()
     corrupt: tuple[Pair, ...] = ()
     latency: float = 0.7
+    link: float = 53.0
     number: int = 1
     acs: int = 0x11
     nvlinks: int = 0
@@ -246,7 +247,10 @@ class Machine:
         for name, op, flows in patterns:
             if wanted and name not in wanted:
                 continue
-            total = min(len(flows) * 53.0 / _uplink_load(flows, groups), sum(self.rate(flow) for flow in flows))
+            total = min(
+                len(flows) * self.link / _uplink_load(flows, [] if self.nvlinks else groups),
+                sum(self.rate(flow) for flow in flows),
+            )
             crosses = name in ("switch-writes", "all-to-all")
             if self.collapse is not None and crosses and op == "write":
                 total = self.collapse if name == "switch-writes" else self.collapse * len(groups)
@@ -289,7 +293,7 @@ class Machine:
                     "max_width": 16,
                     "aer": {name: [7, 7] for name in ("correctable", "nonfatal", "fatal")},
                 }
-                for bdf, kind in zip(gpu.path, ("root", "upstream", "downstream", "gpu"), strict=True)
+                for bdf, kind in zip(gpu.path, ("root", "upstream", "downstream", "gpu"), strict=False)
             ]
             entry = {"gpu": index, "bus_id": gpu.bus_id, "gen_gpu_max": 5, "gen_host_max": 5, "width_max": 16}
             entry |= {"gen_load": generation if load else None, "width_load": width if load else None, "idle_gen": 1}

@@ -48,8 +48,8 @@ def slow_pairs(context: Context) -> dict[Pair, Slow]:
 def below_floor(context: Context, bad_links: set[int]) -> Iterator[Finding]:
     """The slow pairs, each under the widest pattern that explains it; ``bad_links`` = GPUs whose link has a fault."""
     slow = slow_pairs(context)
-    measured = {pair_of(entry) for entry in context.p2p.get("bandwidth") or ()}
-    known = measured | {pair_of(entry) for entry in (context.repetition.get("p2p") or {}).get("bandwidth") or ()}
+    parts = (context.p2p, context.repetition.get("p2p") or {})
+    measured = {pair_of(entry) for part in parts for entry in part.get("bandwidth") or ()}
     left = set(slow)
     for gpu in sorted(bad_links):
         yield from _take(context, slow, left, "p2p-slow-gpu", {pair for pair in left if gpu in pair}, gpus=(gpu,))
@@ -66,7 +66,7 @@ def below_floor(context: Context, bad_links: set[int]) -> Iterator[Finding]:
             if len(own) > 2 and _most(own, left):
                 yield from _take(context, slow, left, "p2p-slow-gpu", left & own, gpus=(gpu,))
     # a direction is only called the slow one where the other was measured too
-    both = {pair for pair in left if (pair[1], pair[0]) in left or (pair[1], pair[0]) not in known}
+    both = {pair for pair in left if (pair[1], pair[0]) in left or (pair[1], pair[0]) not in measured}
     yield from _take(context, slow, left, "p2p-slow-pair", both)
     yield from _take(context, slow, left, "p2p-slow-direction", set(left))
 
