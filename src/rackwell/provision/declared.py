@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from rackwell.build import BuildSpec, load_build, patch_requirements
-from rackwell.build.catalogue import flags
+from rackwell.build import BuildSpec, PatchRequirement, load_build, patch_requirements
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import paths
+from rackwell.provision import patching, paths
+from rackwell.provision.patching import AcceptedRisk
 from rackwell.site import files, validation, yamlsource
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
 from rackwell.site.profile import Profile
+from rackwell.site.yamlsource import Document
 
 BUILD_ROLES = {"release": "server", "gpu_probe": "probe", "bench_client": "bench client"}
 """Roles that install a release, and what it is for."""
@@ -51,9 +54,21 @@ def target(site: Site, name: str) -> Target:
 def problems(site: Site) -> list[Problem]:
     """Every problem of every container, host and build of `site`, once each."""
     found = site.problems_of()
+    looked = _Looked(site)
     for container in site.containers.values():
-        found += build_problems(site, container)
+        found += build_problems(site, container, looked)
     return list(dict.fromkeys(found))
+
+
+def accepted_risks(site: Site) -> list[AcceptedRisk]:
+    """Every harmful patch that a build of the site's containers takes; builds that do not hold tell nothing."""
+    looked = _Looked(site)
+    names = {site.build_name(container, role) for container in site.containers.values() for role in BUILD_ROLES}
+    found: list[AcceptedRisk] = []
+    for name in sorted(filter(None, names)):
+        with contextlib.suppress(RackwellError):
+            found += patching.accepted(looked.build(name))
+    return found
 
 
 def build_file(site: Site, name: str) -> Path:
@@ -74,23 +89,29 @@ def build_file(site: Site, name: str) -> Path:
     )
 
 
-def build_problems(site: Site, container: Node) -> list[Problem]:
+def build_problems(site: Site, container: Node, looked: _Looked | None = None) -> list[Problem]:
     """What is wrong with the builds of `container`, and between its server build and its profile."""
+    looked = looked or _Looked(site)
     found: list[Problem] = []
     for role in BUILD_ROLES:
         name = site.build_name(container, role)
         if not name:
             continue
         try:
-            spec = load_build(build_file(site, name))
+            looked.build(name)
         except RackwellError as error:
             found += [_at_variable(site, container, role, problem) for problem in error.problems]
             continue
         try:
-            # a profile is the server's: what other builds patch needs no flags, and must hold all the same
-            found += _patch_problems(site, container, spec) if role == "release" else _holds(spec)
+            requirements = looked.requirements(name)
         except RackwellError as error:
             found += error.problems
+            continue
+        # a profile is the server's: what other builds patch needs no flags, and must hold all the same
+        if role == "release" and requirements:
+            # a profile that does not hold is told by the site's own checks
+            with contextlib.suppress(RackwellError):
+                found += patching.flag_problems(requirements, *looked.profile(site.profile_file(container)))
     return found
 
 
@@ -105,68 +126,39 @@ def _at_variable(site: Site, container: Node, role: str, problem: Problem) -> Pr
     return dataclasses.replace(problem, where=where, why=f"{problem.where} is not there, {problem.why}")
 
 
-def _patch_problems(site: Site, container: Node, spec: BuildSpec) -> Iterator[Problem]:
-    """Flags without which a patch of the server build would do nothing."""
-    requirements = patch_requirements(spec, paths.catalog())
-    try:
-        document = yamlsource.load(site.profile_file(container))
-        profile = validation.validate(Profile, document, "profile")
-    except RackwellError:
-        return  # told by the site's own checks
-    for requirement in requirements:
-        for flag, wanted in requirement.needs_flags.items():
-            if not flags.satisfied(profile.flags, flag, wanted):
-                yield Problem(
-                    "patch-without-effect",
-                    f"the patch {requirement.name} needs the flag {flags.told(flag, wanted)}",
-                    document.where(("flags", flag)),
-                    f"the profile has {profile.flags[flag]!r}"
-                    if flag in profile.flags
-                    else f"the profile does not set it; {requirement.where} asks for the patch",
-                    f"set `{flags.told(flag, wanted)}` under flags, or take the patch out of the build",
-                )
-        for flag, value in requirement.hindering_flags.items():
-            if flag in profile.flags and flags.satisfied(profile.flags, flag, value):
-                yield Problem(
-                    "patch-without-effect",
-                    f"the patch {requirement.name} has no effect with the flag {flags.told(flag, value)}",
-                    document.where(("flags", flag)),
-                    f"{requirement.where} asks for the patch, and the profile switches off what it changes",
-                    f"remove `{flag}` from flags, or take the patch out of the build",
-                )
+_T = TypeVar("_T")
 
 
-def _holds(spec: BuildSpec) -> list[Problem]:
-    """Raises RackwellError when a patch of the build does not hold."""
-    patch_requirements(spec, paths.catalog())
-    return []
+class _Looked:
+    """What was read for one answer: a thousand containers of one build read it once."""
 
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._known: dict[tuple[str, str], Any] = {}
 
-@dataclasses.dataclass(frozen=True)
-class AcceptedRisk:
-    """A harmful patch that a build takes all the same, and why."""
+    def build(self, name: str) -> BuildSpec:
+        """Raises RackwellError, each time anew."""
+        return self._once(("build", name), lambda: load_build(build_file(self._site, name)))
 
-    build: str
-    patch: str
-    reason: str
-    where: str
+    def requirements(self, name: str) -> list[PatchRequirement]:
+        """What the patches of build `name` need. Raises as `build`."""
+        return self._once(("patches", name), lambda: patch_requirements(self.build(name), paths.catalog()))
 
+    def profile(self, path: Path) -> tuple[Profile, Document]:
+        """Raises as `build`."""
 
-def accepted_risks(site: Site) -> list[AcceptedRisk]:
-    """Every harmful patch that a build of the site's containers takes; builds that do not hold tell nothing."""
-    found: dict[str, list[AcceptedRisk]] = {}
-    for container in site.containers.values():
-        for name in filter(None, (site.build_name(container, role) for role in BUILD_ROLES)):
-            if name in found:
-                continue
-            found[name] = []
+        def read() -> tuple[Profile, Document]:
+            document = yamlsource.load(path)
+            return validation.validate(Profile, document, "profile"), document
+
+        return self._once(("profile", str(path)), read)
+
+    def _once(self, key: tuple[str, str], make: Callable[[], _T]) -> _T:
+        if key not in self._known:
             try:
-                spec = load_build(build_file(site, name))
-            except RackwellError:
-                continue
-            found[name] = [
-                AcceptedRisk(name, use.name, use.accept_risk, spec.where("patches", index))
-                for index, use in enumerate(spec.patches)
-                if use.accept_risk is not None
-            ]
-    return [risk for risks in found.values() for risk in risks]
+                self._known[key] = make()
+            except RackwellError as error:
+                self._known[key] = error
+        if isinstance(known := self._known[key], RackwellError):
+            raise RackwellError(known.problems, known.exit_code)
+        return cast(_T, known)

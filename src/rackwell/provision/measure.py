@@ -102,7 +102,11 @@ def release_reference(built: Built) -> Release:
         digest=built.digest,
         name=built.build,
         sources={source["project"]: source["version"] for source in built.manifest.get("sources", [])},
-        patches=[patch["name"] for patch in built.manifest.get("patches", [])],
+        patches=[
+            # a risk that was accepted is shown wherever the patch is
+            f"{patch['name']} (harmful; accepted: {patch['accept_risk']})" if "accept_risk" in patch else patch["name"]
+            for patch in built.manifest.get("patches", [])
+        ],
     )
 
 

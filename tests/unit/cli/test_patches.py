@@ -19,8 +19,9 @@ from cli_rig import Rig
 
 from rackwell.build.catalogue import wheels
 from rackwell.errors import ExitCode
-from rackwell.provision import builds, paths
+from rackwell.provision import builds, declared, paths
 from rackwell.provision.builds import Built
+from rackwell.provision.measure import release_reference
 
 SHIPPED = {
     "sglang/flashinfer-autotune-cutlass",
@@ -311,3 +312,25 @@ def test_build_shows_an_accepted_risk(rig: Rig, monkeypatch: pytest.MonkeyPatch,
     assert envelope["result"]["releases"][0]["accepted_risks"] == [{"patch": "sglang/b", "reason": "to measure"}]
     assert rig.at_site("build", "server") == 0
     assert "harmful: sglang/b; accepted: to measure" in rig.out
+
+
+def test_a_benchmark_names_the_accepted_risk(tmp_path: Path) -> None:
+    manifest = {"wheels": [], "patches": [{"name": "sglang/a"}, {"name": "sglang/b", "accept_risk": "to measure"}]}
+    reference = release_reference(Built("server", "d" * 64, tmp_path, True, manifest))
+    assert reference.patches == ["sglang/a", "sglang/b (harmful; accepted: to measure)"]
+
+
+def test_containers_of_one_build_read_it_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"glm5-{number:02}" for number in range(2, 12)]
+    rig.site.edit("hosts.yml", "        glm5-01:\n", "".join(f"        {name}:\n" for name in ["glm5-01", *names]))
+    for number, name in enumerate(names):
+        text = (rig.site.root / "host_vars/glm5-01.yml").read_text()
+        text = text.replace("201", str(202 + number)).replace("192.0.2.21", f"192.0.2.{22 + number}")
+        rig.site.write(f"host_vars/{name}.yml", text.replace("hostname: glm5-01", f"hostname: {name}"))
+    read: list[str] = []
+    original = declared.load_build
+    monkeypatch.setattr(declared, "load_build", lambda path: (read.append(path.stem), original(path))[1])
+    site = rig.site.load()
+    assert len(site.containers) == 11
+    assert {problem.code for problem in declared.problems(site)} == {"gpu-shared"}  # one host for all is no matter here
+    assert sorted(read) == ["bench-client", "probe", "server"]
