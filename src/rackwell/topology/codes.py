@@ -13,9 +13,10 @@ from rackwell.probe.codes import CHECKS, CODES, Code
 
 _HEAD = """# What the validation can find
 
-Generated from the probe's own table (`python -m rackwell.topology.codes docs/codes.md`); a test keeps the two equal. In the
-container, `python -m rackwell.probe codes` prints it. A report may say more: its finding names the GPU, the number and the
-place. One fault is one finding; what follows from it stands below it. [Validate](validate.md) says how each check measures.
+Generated from the probe's own table (`python -m rackwell.topology.codes docs/codes.md`); a test keeps the two equal. In
+the container, `python -m rackwell.probe codes` prints it. A report may say more: its finding names the GPU, the number
+and the place. One fault is one finding; what follows from it stands below it. [Validate](validate.md) says how each
+check measures.
 
 `VMID` is the container's number; commands run on the Proxmox host unless they say otherwise.
 """

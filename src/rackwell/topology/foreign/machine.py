@@ -211,7 +211,7 @@ def _links(report: GpuReport, devices: Mapping[str, PciDevice]) -> Iterable[Find
         yield Finding(
             code="link-width",
             check="links",
-            verdict="degraded",
+            verdict="fail",
             what=f"{report.name(gpu.index)} runs at x{port.width}, x{port.max_width} is possible",
             where=gpu.bus_id,
             measured=port.width,
@@ -252,7 +252,7 @@ def _health(gpu: Gpu, smi: SmiGpu) -> Iterable[Finding]:
         yield Finding(
             code="ecc-uncorrected",
             check="health",
-            verdict="degraded",
+            verdict="fail",
             what=f"GPU {gpu.index} counted {smi.ecc_uncorrected} uncorrectable ECC errors since its driver was loaded",
             where=gpu.bus_id,
             measured=smi.ecc_uncorrected,

@@ -160,10 +160,9 @@ def _tiles(report: GpuReport) -> list[dict[str, str]]:
                 note,
             )
         )
+    at_once = [row for row in (p2p.concurrent if p2p else []) if row.pattern == "all-to-all"][:1]
     tiles += [
-        _tile("All to all", number(row.gb_per_s), "GB/s", f"{len(row.flows)} transfers at once")
-        for row in (p2p.concurrent if p2p else [])
-        if row.pattern == "all-to-all"
+        _tile("All to all", number(row.gb_per_s), "GB/s", f"{len(row.flows)} transfers at once") for row in at_once
     ]
     if collectives is not None and collectives.points:
         last = max(collectives.points, key=lambda point: point.bytes)
