@@ -7,6 +7,9 @@
 #include "lab_bytes.h"
 #include "lab_marks.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -61,12 +64,57 @@ static double noise(const struct lab_state *state, uint64_t what)
     return factor(state, "noise", what + (sample << 24)) * factor(state, "run_noise", what | 1ull << 60);
 }
 
-void links_touch(int gpu, double bytes) { marks_copy(gpu, bytes); }
-
 double links_noise(const struct lab_state *state, unsigned what)
 {
     return noise(state, 1ull << 23 | what);
 }
+
+/* ---- errors ------------------------------------------------------------------------------------- */
+
+/* Counts `more` errors on in the text of an aer_dev_correctable: bad packets, and the total. */
+static void count_on(char *out, size_t size, const char *text, unsigned long more)
+{
+    size_t used = 0;
+    for (out[0] = 0; *text && used < size; text += strcspn(text, "\n"), text += *text == '\n') {
+        const char *space = strchr(text, ' ');
+        int name = space ? (int)(space - text) : 0;
+        bool counted = !strncmp(text, "BadTLP ", 7) || !strncmp(text, "TOTAL_ERR_COR ", 14);
+        if (space)
+            used += (size_t)snprintf(out + used, size - used, "%.*s %lu\n", name, text, strtoul(space, NULL, 10) + (counted ? more : 0));
+    }
+}
+
+/* A link with `aer_correctable_per_gb` has errors as it carries: the laboratory lets this process write the counter. */
+static void count_errors(const struct lab_gpu *gpu, int index, double bytes)
+{
+    static double due[LAB_MAX_GPUS];
+    char name[80], path[4096], text[1024] = "", fresh[1100];
+    due[index] += json_number(gpu->json, "aer_correctable_per_gb", 0) * bytes / 1e9;
+    if (due[index] < 1)
+        return;
+    snprintf(name, sizeof name, "/sys/bus/pci/devices/%04x:%02x:%02x.%x/aer_dev_correctable", gpu->domain, gpu->bus, gpu->device, gpu->function);
+    lab_rooted(path, sizeof path, name);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && read(fd, text, sizeof text - 1) > 0) {
+        unsigned long more = (unsigned long)due[index];
+        due[index] -= (double)more;
+        count_on(fresh, sizeof fresh, text, more);
+        if (pwrite(fd, fresh, strlen(fresh), 0) < 0)
+            due[index] = 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    else
+        due[index] = 0;
+}
+
+static void carried(const struct lab_state *state, int gpu, double bytes)
+{
+    marks_copy(gpu, bytes);
+    count_errors(&state->gpus[gpu], gpu, bytes);
+}
+
+void links_touch(const struct lab_state *state, int gpu, double bytes) { carried(state, gpu, bytes); }
 
 /* ---- what a link carries ------------------------------------------------------------------------ */
 
@@ -145,7 +193,7 @@ struct flow links_flow(const struct lab_state *state, const struct transfer *t)
             pass(&flow, (i ? RECEIVE : SEND) + ends[i], link);
             if (leaves && gpu->pci_switch >= 0 && gpu->pci_switch < 64)
                 pass(&flow, (i ? UPLINK_IN : UPLINK_OUT) + gpu->pci_switch, lab_gb_per_s(state, "uplink", full_link(state)));
-            marks_copy(ends[i], t->bytes);
+            carried(state, ends[i], t->bytes);
         }
         if (t->from >= 0 && t->to >= 0) {
             const struct lab_gpu *a = &state->gpus[t->from], *b = &state->gpus[t->to];

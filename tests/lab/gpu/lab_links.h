@@ -26,7 +26,7 @@ double links_gb_per_s(const struct lab_state *state, int gpu);
 /* A factor about 1 for something that is not a transfer. */
 double links_noise(const struct lab_state *state, unsigned what);
 /* Something else than a transfer moves bytes over this GPU's link. */
-void links_touch(int gpu, double bytes);
+void links_touch(const struct lab_state *state, int gpu, double bytes);
 /* Draw other noise from now on. */
 void links_next_sample(void);
 

@@ -500,25 +500,60 @@ bool lab_busy(int index, const struct lab_gpu *gpu)
 
 /* ---- what the kernel module would answer ----------------------------------------------------- */
 
-/* has the running kernel a driver for this character major? then its node must not be opened for a test */
-static bool kernel_has_major(int major)
+/* calls `look` for each character device of a /proc/devices until it answers true */
+static bool each_device(const char *path, bool (*look)(int major, const char *name, void *with), void *with)
 {
-    char *text = read_file("/proc/devices", 65536);
+    char *text = read_file(path, 65536);
     bool found = false;
-    for (char *line = text; line && *line;) {
+    for (char *line = text; line && *line && !found;) {
+        int major;
+        char name[64];
         if (!strncmp(line, "Block devices", 13))
             break;
-        struct reader r = {line, line, 0};
-        double number;
-        skip_space(&r);
-        if (read_number(&r, &number) && (int)number == major)
-            found = true;
+        if (sscanf(line, " %d %63s", &major, name) == 2)
+            found = look(major, name, with);
         line = strchr(line, '\n');
         if (line)
             line++;
     }
     free(text);
     return found;
+}
+
+static bool is_others(int major, const char *name, void *with)
+{
+    return major == *(int *)with && strncmp(name, "nvidia", 6);
+}
+
+/* has the running kernel another driver for this character major? then its node must not be opened for a test */
+static bool kernel_has_major(int major)
+{
+    return each_device("/proc/devices", is_others, &major);
+}
+
+struct device_wanted {
+    const char *name;
+    int major;
+};
+
+static bool is_wanted(int major, const char *name, void *with)
+{
+    struct device_wanted *wanted = with;
+    if (!strncmp(name, "nvidia", 6) && wanted->major < 0)
+        wanted->major = 0;
+    if (strcmp(name, wanted->name))
+        return false;
+    wanted->major = major;
+    return true;
+}
+
+int lab_device_major(const char *name)
+{
+    char path[4096];
+    struct device_wanted wanted = {name, -1};
+    lab_rooted(path, sizeof path, "/proc/devices");
+    each_device(path, is_wanted, &wanted);
+    return wanted.major;
 }
 
 int lab_open_node(const char *name, int major, int minor)

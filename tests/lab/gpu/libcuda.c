@@ -181,7 +181,8 @@ static CUresult initialise(void)
         return NO_DEVICE;
     if (strcmp(module, RACKWELL_LAB_DRIVER_VERSION))
         return SYSTEM_DRIVER_MISMATCH;
-    if (lab_open_node("/dev/nvidia-uvm", (int)json_number(state->json, "uvm_major", 0), 0))
+    int uvm = lab_device_major("nvidia-uvm");
+    if (uvm == 0 || lab_open_node("/dev/nvidia-uvm", uvm > 0 ? uvm : (int)json_number(state->json, "uvm_major", 0), 0))
         return UNKNOWN;
     if (lab_hmm_enabled())
         return NOT_INITIALIZED;

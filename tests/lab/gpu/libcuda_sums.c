@@ -312,7 +312,7 @@ API int rackwell_lab_sum_join(struct lab_sum *s, int rank, unsigned long long se
         return leave(INVALID_VALUE);
     keep_promises();
     lane_meet(lane_of(stream), s->meeting);
-    links_touch(physical[ordinal], (double)s->size);
+    links_touch(state, physical[ordinal], (double)s->size);
     s->send[rank] = send;
     s->receive[rank] = receive;
     if (++s->joined == s->ranks) {

@@ -319,3 +319,13 @@ answer([[ml.nvmlDeviceGetPowerUsage(x, byref(v)) for _ in range(3)] for x in d])
 """
     )
     assert machine.run(code) == [[0, 0, 0], [0, 15, 15]]
+
+
+def test_aer_grows_with_what_the_link_carries(machine: Machine) -> None:
+    machine.gpu(1, aer_correctable_per_gb=100)
+    counter = machine.root / "sys/bus/pci/devices/0000:12:00.0/aer_dev_correctable"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("RxErr 0\nBadTLP 9\nBadDLLP 0\nTOTAL_ERR_COR 9\n")
+    machine.run(START + "copies([(1, 0)], times=15); answer(0)")
+    grown = 9 + 100 * 15 * (16 << 20) // 10**9
+    assert counter.read_text() == f"RxErr 0\nBadTLP {grown}\nBadDLLP 0\nTOTAL_ERR_COR {grown}\n"
