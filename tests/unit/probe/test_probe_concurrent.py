@@ -109,3 +109,11 @@ def test_choices_differ() -> None:
 
 def test_one_gpu_has_no_pairs() -> None:
     assert pairs.sample(1, [[0]], random.Random(0)) == []
+
+
+def test_more_gpus_than_can_all_talk_at_once(fake_cuda: Order) -> None:
+    fake_cuda(gpus=10)
+    found = measure(patterns=["all-to-all"])
+    assert found["errors"] == []
+    assert {len(entry["flows"]) for entry in found["concurrent"]} == {72}  # nine of them: each has eight peers
+    assert all(entry["verified"] for entry in found["concurrent"])

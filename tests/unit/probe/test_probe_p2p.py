@@ -179,3 +179,23 @@ def test_no_room_is_not_measured_and_says_why(fake_cuda: Order) -> None:
     found = measure(size=64 << 20)
     assert "7 MiB free" in found["not_measured"]
     assert (found["state"], found["errors"], found["data"]) == ("done", [], [])
+
+
+def test_more_gpus_than_one_may_have_peers(fake_cuda: Order) -> None:
+    fake_cuda(gpus=10)
+    found = measure(size=4096, tests=["data"])
+    assert found["errors"] == []
+    assert sum(row["ok"] for row in found["data"]) == 90 * len(COPIES)
+
+
+def test_without_a_gpu_nothing_is_measured(fake_cuda: Order) -> None:
+    fake_cuda(gpus=0)
+    found = measure()
+    assert (found["state"], found["errors"], found["not_measured"]) == ("done", [], "CUDA finds no GPU")
+
+
+def test_one_gpu_has_no_pairs_and_yet_a_link_and_memory(fake_cuda: Order) -> None:
+    fake_cuda(gpus=1)
+    found = measure()
+    assert (found["errors"], found["capability"], found["data"]) == ([], [], [])
+    assert (list(found["link_load"]), len(found["memory"])) == (["0000:01:00.0"], 1)

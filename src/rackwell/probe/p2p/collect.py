@@ -8,17 +8,17 @@ from typing import Any
 
 from rackwell.probe.child import Emit, Outcome
 from rackwell.probe.errors import DATA_MISMATCH_PEER
-from rackwell.probe.p2p.gpus import NoRoomError
+from rackwell.probe.p2p.gpus import NotMeasurableError
 from rackwell.probe.steps import StepFailedError, steps_of
 
 
 def guarded(emit: Emit, function: Callable[[], None]) -> None:
-    """Run a measurement whose steps tell themselves why they fail; too little memory is told as ``not_measured``."""
+    """Run a measurement whose steps tell themselves why they fail; that nothing can be measured is told as ``not_measured``."""
     try:
         function()
     except StepFailedError:
         return
-    except NoRoomError as error:
+    except NotMeasurableError as error:
         emit({"not_measured": str(error)})
 
 

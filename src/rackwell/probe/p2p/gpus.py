@@ -24,8 +24,8 @@ SHARE = 1 / 4
 MAX_PEERS = 8
 
 
-class NoRoomError(Exception):
-    """A GPU has too little free memory to measure with."""
+class NotMeasurableError(Exception):
+    """Nothing can be measured here, and that is no fault: a GPU has too little free memory, or there is none."""
 
 
 @dataclasses.dataclass
@@ -134,7 +134,7 @@ class Machine:
 def opened(emit: Emit, driver: Driver, wanted: int) -> Iterator[Machine]:
     """Start CUDA on all GPUs with buffers of ``wanted`` bytes, or of less where memory is short.
 
-    Emits an ``identity`` a GPU and the ``size`` that it came to. Raises NoRoomError, StepFailedError.
+    Emits an ``identity`` a GPU and the ``size`` that it came to. Raises NotMeasurableError, StepFailedError.
     """
     with step(emit, "cuInit", pair=None):
         driver.init()
@@ -153,20 +153,22 @@ def opened(emit: Emit, driver: Driver, wanted: int) -> Iterator[Machine]:
             gpu.prepare(size, flag)
     yield Machine(driver, gpus, size, flag)
     with step(emit, "release the GPUs", pair=None):
+        gpus[-1].use()
+        driver.free_host(flag)  # before its context goes
         for gpu in gpus:
             gpu.close()
 
 
 def fitting(wanted: int, free: dict[int, int]) -> int:
-    """Bytes of one buffer: as wanted, or what all GPUs have room for, in whole MiB. Raises NoRoomError."""
+    """Bytes of one buffer: as wanted, or what all GPUs have room for, in whole MiB. Raises NotMeasurableError."""
     if not free:
-        return wanted
+        raise NotMeasurableError("CUDA finds no GPU")
     index, least = min(free.items(), key=lambda item: item[1])
     room = int(least * SHARE / 2) // MIB * MIB
     if room >= wanted:
         return wanted
     if room < SMALLEST:
-        raise NoRoomError(
+        raise NotMeasurableError(
             f"GPU {index} has {least // MIB} MiB free, at least {round(2 * SMALLEST / SHARE) // MIB} MiB are needed"
         )
     return room

@@ -6,12 +6,13 @@ and is compared word for word on the GPU that received it.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rackwell.probe.data import fresh
 from rackwell.probe.kernels import Comparison
-from rackwell.probe.p2p.flows import Flow, once, whole
-from rackwell.probe.p2p.gpus import Gpu, Machine
+from rackwell.probe.p2p.flows import Flow, once, timed, whole
+from rackwell.probe.p2p.gpus import Gpu, Lane, Machine
 
 #: engine and operation of the copies that are verified
 COPIES = (("copy", "write"), ("copy", "read"), ("kernel", "write"), ("kernel", "read"))
@@ -64,18 +65,16 @@ def row(flow: Flow, seed: int, found: Comparison) -> dict[str, Any]:
 
 def verify_atomics(machine: Machine, source: Gpu, target: Gpu) -> dict[str, Any]:
     """``source`` and ``target`` count on one counter in ``target``'s memory at the same time: nothing may be lost."""
-    driver = machine.driver
     target.use()
-    driver.write(target.counter, bytes(8))
-    expected = 0
-    for gpu in (source, target):
-        gpu.use()
-        expected += gpu.kernels.add(target.counter, _ADDITIONS, gpu.lane(0).stream)
-    for gpu in (source, target):
-        gpu.use()
-        driver.wait(gpu.lane(0).stream)
+    machine.driver.write(target.counter, bytes(8))
+    added = []
+
+    def add(gpu: Gpu, lane: Lane) -> None:
+        added.append(gpu.kernels.add(target.counter, _ADDITIONS, lane.stream))
+
+    timed(machine, [(gpu, functools.partial(add, gpu)) for gpu in (source, target)])
     target.use()
-    missing = expected - driver.words(target.counter, 1)[0]
+    missing = sum(added) - machine.driver.words(target.counter, 1)[0]
     return {
         "src": source.index,
         "dst": target.index,

@@ -61,6 +61,8 @@ class CUresult(int):
 class State:
     current = None
     copies = 0
+    pinned: ClassVar = {}  # address of host memory -> the GPU in whose context it was made
+    peers: ClassVar = set()  # (GPU, the peer that it may reach)
     memory: ClassVar = {}  # address -> (gpu or None for the host, ctypes buffer)
 
 
@@ -141,7 +143,10 @@ def cuDevicePrimaryCtxRetain(device):
 
 
 def cuDevicePrimaryCtxRelease(device):
-    return _ok()
+    left = [address for address, (gpu, _, _) in State.memory.items() if gpu == device]
+    for address in [address for address, of in State.pinned.items() if of == device]:
+        del State.pinned[address], State.memory[address]
+    return (CUresult(1 if left else 0), None)  # the real one frees it; the probe is to do so itself
 
 
 def cuCtxSetCurrent(context):
@@ -167,7 +172,12 @@ def cuMemFree(address):
 
 
 def cuMemHostAlloc(size, flags):
-    return _fault("cuMemHostAlloc") or _ok(_new(None, size))
+    fault = _fault("cuMemHostAlloc")
+    if fault:
+        return fault
+    address = _new(None, size)
+    State.pinned[address] = State.current
+    return _ok(address)
 
 
 def cuMemHostGetDevicePointer(address, flags):
@@ -175,7 +185,9 @@ def cuMemHostGetDevicePointer(address, flags):
 
 
 def cuMemFreeHost(address):
-    assert State.memory.pop(address)[0] is None
+    if address not in State.pinned:
+        return (CUresult(1), None)
+    del State.pinned[address], State.memory[address]
     return _ok()
 
 
@@ -208,10 +220,19 @@ def cuDeviceGetP2PAttribute(attribute, source, target):
 
 
 def cuCtxEnablePeerAccess(context, flags):
-    return _fault("cuCtxEnablePeerAccess", f"{State.current}>{context[1]}") or _ok()
+    pair = (State.current, context[1])
+    if pair in State.peers:
+        return (CUresult(704), None)
+    if sum(one == State.current for one, _ in State.peers) == 8:
+        return (CUresult(711), None)
+    fault = _fault("cuCtxEnablePeerAccess", f"{pair[0]}>{pair[1]}")
+    if not fault:
+        State.peers.add(pair)
+    return fault or _ok()
 
 
 def cuCtxDisablePeerAccess(context):
+    State.peers.remove((State.current, context[1]))
     return _ok()
 
 
@@ -289,6 +310,8 @@ def _move(call, engine, target, source, size, repeat, stream):
     fault = _fault(call, pair)
     if fault:
         return fault
+    if None not in ends and any((State.current, end) not in State.peers for end in ends if end != State.current):
+        return (CUresult(700), None)
     State.copies += 1
     speeds = FAKE.get("gb_per_s", {})
     rate = 1400 if ends[0] == ends[1] else speeds.get(f"{pair}/{engine}", speeds.get(pair, speeds.get("default", 50)))
