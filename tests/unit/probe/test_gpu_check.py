@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import gpu_check_probe
 from ansible_collections.rackwell.gpu.plugins.modules import gpu_check
 
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -64,7 +65,7 @@ def install() -> Iterator[Install]:
 
 @pytest.fixture(autouse=True)
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "server_runs", lambda: False)
+    monkeypatch.setattr(gpu_check_probe, "server_runs", lambda: False)
 
 
 def options(root: Path, **changes: Any) -> dict[str, Any]:
@@ -86,12 +87,12 @@ def told(root: Path, name: str) -> str:
     return (root / "probe/env/bin" / name).read_text()
 
 
-def problem_of(error: gpu_check.CheckError) -> dict[str, str]:
+def problem_of(error: gpu_check_probe.CheckError) -> dict[str, str]:
     return dict(zip(("code", "what", "where", "why", "fix"), error.parts, strict=True))
 
 
-def failed(arguments: dict[str, Any], look_only: bool = False) -> gpu_check.CheckError:
-    with pytest.raises(gpu_check.CheckError) as caught:
+def failed(arguments: dict[str, Any], look_only: bool = False) -> gpu_check_probe.CheckError:
+    with pytest.raises(gpu_check_probe.CheckError) as caught:
         gpu_check.check(arguments, look_only)
     return caught.value
 
@@ -128,7 +129,7 @@ def test_all_options_reach_the_probe(install: Install) -> None:
 def test_beside_a_server(
     install: Install, monkeypatch: pytest.MonkeyPatch, runs: bool, asked: bool | None, beside: bool
 ) -> None:
-    monkeypatch.setattr(gpu_check, "server_runs", lambda: runs)
+    monkeypatch.setattr(gpu_check_probe, "server_runs", lambda: runs)
     root = install(printing(report()))
     gpu_check.check(options(root, beside_server=asked), look_only=False)
     assert ("--beside-server" in told(root, "arguments").split()) is beside
@@ -143,9 +144,9 @@ def test_the_units_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state:
     systemctl.write_text(f'#!/bin/sh\n[ "$*" = "is-active rackwell-inference.service" ] && echo {state}\nexit 3\n')
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpu_check.server_runs() is runs
+    assert gpu_check_probe.server_runs() is runs
     systemctl.unlink()
-    assert gpu_check.server_runs() is False
+    assert gpu_check_probe.server_runs() is False
 
 
 def test_degraded_is_no_failure(install: Install) -> None:
@@ -195,7 +196,7 @@ def test_what_is_no_report_is_no_pass(install: Install, output: str) -> None:
 
 
 def test_a_probe_that_ignores_its_own_deadline_is_killed(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "ALLOWANCE", 0)
+    monkeypatch.setattr(gpu_check_probe, "ALLOWANCE", 0)
     root = install("#!/bin/sh\nexec sleep infinity\n")
     assert problem_of(failed(options(root, timeout=1)))["code"] == "probe-hang"
 
@@ -238,7 +239,7 @@ def test_no_baseline_is_an_error(install: Install, write: str) -> None:
 
 
 def test_no_baseline_beside_a_server(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "server_runs", lambda: True)
+    monkeypatch.setattr(gpu_check_probe, "server_runs", lambda: True)
     error = failed(options(install("#!/bin/sh\n"), record_runs=3))
     assert problem_of(error)["code"] == "server-running"
     assert error.extra == {"held": True}

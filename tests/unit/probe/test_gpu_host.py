@@ -22,8 +22,6 @@ TEXT = (Path(__file__).parent / "data/lspci-switch-and-direct.txt").read_text()
 REAL_CMDLINE = Path(__file__).parents[4] / "shared/samples/rtx-pro-6000-x8/cmdline.txt"
 GPUS = ["0000:03:00.0", "0000:04:00.0", "0000:81:00.0"]
 INFORMATION = "Model: \t\t Some GPU\nGPU UUID: \t GPU-{0}\nBus Location: \t {1}\nDevice Minor: \t {2}\n"
-    "Model: \t\t NVIDIA RTX\nIRQ:   \t\t 200\nGPU UUID: \t GPU-{0}\nBus Location: \t {1}\nDevice Minor: \t {2}\n"
-)
 FILES = {
     "proc/sys/kernel/hostname": "pve1",
     "proc/sys/kernel/osrelease": "6.17.13-2-pve",
