@@ -13,7 +13,7 @@ from rackwell.probe.steps import StepFailedError, steps_of
 
 
 def guarded(emit: Emit, function: Callable[[], None]) -> None:
-    """Run a measurement whose steps tell themselves why they fail; that nothing can be measured is told as ``not_measured``."""
+    """Run a measurement whose steps tell themselves why they fail; emits ``not_measured`` where nothing can be."""
     try:
         function()
     except StepFailedError:

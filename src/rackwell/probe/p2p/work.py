@@ -38,7 +38,7 @@ def measure(arguments: Mapping[str, Any], deadline: float, findings: Collection[
         findings: what was seen around the driver, see :mod:`rackwell.probe.surroundings`.
 
     Besides what the report says it has ``link_load`` {bus id: reading}, ``devices``, ``steps`` of no pair,
-    ``not_measured`` (why, when there is too little memory) and ``describe`` (how the child ended, in words).
+    ``not_measured`` (why, when there is no GPU or too little memory) and ``describe`` (how the child ended, in words).
     """
     outcome = child.run("rackwell.probe.p2p.work:work", dict(arguments), deadline)
     return {**collected(outcome, findings, _LISTS), "link_load": merged(outcome, "link_load")}
