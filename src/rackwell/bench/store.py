@@ -7,9 +7,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pydantic
 
 from rackwell.bench.result import BenchResult
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.site import files
 
 FILE = "bench.json"
 REPORT = "report.html"
@@ -101,8 +100,8 @@ class Store:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if report is not None:
-                _write(directory / REPORT, report)
-            _write(directory / FILE, json.dumps(result.as_json(), indent=1, ensure_ascii=False) + "\n")
+                files.write(directory / REPORT, report)
+            files.write(directory / FILE, json.dumps(result.as_json(), indent=1, ensure_ascii=False) + "\n")
         except OSError as error:
             why = error.strerror or str(error)
             raise RackwellError(
@@ -154,18 +153,3 @@ class Store:
             if earlier and other.valid and other.bench == result.bench:
                 return other
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file beside its place, make it durable, and move it in."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(partial).chmod(0o644)
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise

@@ -56,7 +56,9 @@ def render(package: str, context: dict[str, Any], filters: dict[str, Callable[..
 
 def sentence(text: str) -> Markup:
     """Text with a capital in front and a stop behind, and what stands between backticks as code."""
-    whole = text[:1].upper() + text[1:]
+    first = text.partition(" ")[0]
+    # a name such as cuInit stays what it is
+    whole = text if first != first.lower() else text[:1].upper() + text[1:]
     if whole and whole[-1] not in ".!?`":
         whole += "."
     parts = whole.split("`")

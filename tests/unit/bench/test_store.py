@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_an_interrupted_write_leaves_the_earlier_file_whole(
     def fail(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stores.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(RackwellError, match="cannot be stored"):
         store.save(story.model_copy(update={"bench": "other"}))
     assert entry.load() == story
