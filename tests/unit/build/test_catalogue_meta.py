@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import tinywheels
+import yaml
 from packaging.version import Version
 
 from rackwell.build.catalogue import entry as entries
@@ -203,3 +204,44 @@ def test_versions_of_the_shipped_wheels_are_in_order() -> None:
     for project, wheels in known.wheels.items():
         assert list(wheels) == sorted(wheels, key=Version)
         assert all(wheel.filename.startswith(f"{project.replace('-', '_')}-{v}-") for v, wheel in wheels.items())
+
+
+ODD = [
+    None,
+    True,
+    7,
+    1.5,
+    "",
+    " ",
+    "x",
+    "\u00e9\n",
+    [],
+    [[]],
+    [None],
+    {},
+    {"x": None},
+    {1: 2},
+    {"0.5.9": {}},
+    [{"versions": 1}],
+]
+
+
+@pytest.mark.parametrize("key", sorted(yaml.safe_load(GOOD)))
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_no_value_ends_in_anything_but_a_problem_with_its_line(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "patch.yml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(GOOD), key: value}, sort_keys=False))
+    caught: RackwellError | None = None
+    try:
+        meta, _ = load_patch(path)
+    except RackwellError as error:
+        caught = error
+    if caught is not None:
+        assert caught.exit_code == ExitCode.INVALID
+        assert all(p.where.startswith(f"{path}:") and p.what and p.fix for p in caught.problems), caught.problems
+        return
+    for version in ("0.5.9", "0.6"):
+        meta.flags_for(version)
+        meta.touches_at(version)
+        meta.is_upstream(version)
+    assert meta.model_dump(mode="json")

@@ -112,3 +112,10 @@ def test_the_truth_about_the_five() -> None:
         assert meta.evidence_list()
         if meta.status == "harmful":
             assert any("236" in measured.result for measured in meta.measured)
+
+
+def test_what_a_patch_needs_is_in_the_catalogue() -> None:
+    found, _ = load_all(CATALOG)
+    names = {entry.name for entry in found}
+    for entry in found:
+        assert set(entry.meta.needs_patches) <= names - {entry.name}

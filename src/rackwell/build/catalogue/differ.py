@@ -17,7 +17,7 @@ def diff(path: str, old: bytes | None, new: bytes | None) -> bytes:
     if old == new:
         return b""
     before, after = _lines(old or b""), _lines(new or b"")
-    groups = list(difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(_LEAST))
+    groups = _groups(before, after)
     hunks: list[bytes] = []
     end = 0
     for number, group in enumerate(groups):
@@ -27,6 +27,24 @@ def diff(path: str, old: bytes | None, new: bytes | None) -> bytes:
         end = group[-1][2] + behind
     names = (f"a/{path}" if old is not None else "/dev/null", f"b/{path}" if new is not None else "/dev/null")
     return f"--- {names[0]}\n+++ {names[1]}\n".encode() + b"".join(hunks)
+
+
+def _groups(before: list[bytes], after: list[bytes]) -> list[list[_Opcode]]:
+    """What differs, in groups with the least context. Only the lines between the first and the last difference are
+    compared: the comparison is slow where many lines are alike."""
+    shorter = min(len(before), len(after))
+    ahead = 0
+    while ahead < shorter and before[ahead] == after[ahead]:
+        ahead += 1
+    behind = 0
+    while behind < shorter - ahead and before[-1 - behind] == after[-1 - behind]:
+        behind += 1
+    skip, keep = max(ahead - _LEAST, 0), max(behind - _LEAST, 0)
+    middle = before[skip : len(before) - keep], after[skip : len(after) - keep]
+    return [
+        [(tag, a + skip, b + skip, c + skip, d + skip) for tag, a, b, c, d in group]
+        for group in difflib.SequenceMatcher(None, *middle, autojunk=False).get_grouped_opcodes(_LEAST)
+    ]
 
 
 def _context(before: list[bytes], group: list[_Opcode], floor: int, limit: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from rackwell.build.catalogue.entry import Entry, load_entry
 from rackwell.build.catalogue.judge import Verdict, judge
 from rackwell.build.catalogue.wheels import Held
 from rackwell.build.files import telling_file_errors, write_atomically
-from rackwell.build.wheelfile import Wheel
+from rackwell.build.wheelfile import MALFORMED, Wheel
 from rackwell.errors import ExitCode, Problem, RackwellError
 
 #: What a checkout calls the folders of a wheel: (in the checkout, in the wheel), the longest first.
@@ -81,7 +81,7 @@ def make(held: Held, tree: Path, folder: Path, name: str, summary: str) -> Made:
         RackwellError: nothing was changed, what was changed cannot be a patch, or there is a diff for the version
             already (exit 2). Nothing is written then.
     """
-    with telling_file_errors(tree), Wheel(held.path, held.filename) as wheel:
+    with telling_file_errors(tree), _opened(held) as wheel:
         names = {entry.name for entry in wheel.entries()}
         layout, whole = _layout(held.project, tree)
         edited, ignored = _edited(wheel, names, tree, layout, whole)
@@ -101,6 +101,16 @@ def make(held: Held, tree: Path, folder: Path, name: str, summary: str) -> Made:
             raise AssertionError(f"the entry was proved, and now {cell.verdict}: {cell.reason}")
     changed = {file.path: len(file.hunks) for file in files}
     return Made(entry, folder / f"{held.version}.patch", changed, ignored, added_to)
+
+
+def _opened(held: Held) -> Wheel:
+    try:
+        return Wheel(held.path, held.filename)
+    except MALFORMED as error:
+        why = str(error) or type(error).__name__
+        fix = f"remove {held.path} and run again"
+        problem = Problem("wheel-malformed", f"{held.filename} cannot be read", str(held.path), why, fix)
+        raise RackwellError(problem) from error
 
 
 def _layout(project: str, tree: Path) -> tuple[list[tuple[str, str]], bool]:
