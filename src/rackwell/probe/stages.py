@@ -82,4 +82,10 @@ class Stages:
 
 def at(root: Path) -> Stages:
     """The stages of a machine whose /dev, /sys and /proc lie below ``root``."""
-    return Stages(surroundings=lambda: surroundings.look(root), tree=lambda: sysfs.read(root))
+
+    def before(topology: Topology, deadline: float) -> Plain:
+        from rackwell.probe import links
+
+        return links.before(topology, deadline, root)
+
+    return Stages(surroundings=lambda: surroundings.look(root), tree=lambda: sysfs.read(root), before=before)
