@@ -61,6 +61,7 @@ def seen(played: PlayResult, container: str) -> Seen:
     verdict = None
     if gate is not None and gate.get("verdict"):
         verdict = model.parse(Gate, {**gate, "report": None}, f"{container}: the boot gate's verdict")
+        verdict = verdict if verdict.counts else None
     return Seen(report, raw, verdict, "" if verdict is not None else str((gate or {}).get("state") or ""))
 
 

@@ -15,7 +15,13 @@ from rackwell.topology.report import GpuReport
 
 
 class Gate(Part):
-    """The verdict of one boot. line: one line that says code, what, and what to do."""
+    """The verdict of one boot.
+
+    Attributes:
+        line: one line that says code, what, and what to do.
+        state: what the verdict is worth now, where a module looked: passed, held, running, interrupted, other-boot,
+            damaged or absent. The file in the container has none.
+    """
 
     schema_: Literal["rackwell.gate/1"] = pydantic.Field(default="rackwell.gate/1", alias="schema")
     verdict: Verdict
@@ -26,11 +32,19 @@ class Gate(Part):
     mode: str = ""
     code: str = ""
     line: str = ""
+    state: str = ""
     report: GpuReport | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the verdict is of this boot, and whole."""
+        return self.state in {"", "passed", "held"}
 
     @property
     def cell(self) -> str:
         """The verdict in a cell of a table."""
+        if not self.counts:
+            return self.state
         return f"held: {self.code or self.verdict}" if self.held else self.verdict
 
     def problem(self, container: str, again: str) -> Problem | None:

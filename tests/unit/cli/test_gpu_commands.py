@@ -132,14 +132,16 @@ def test_a_gate_that_holds_the_server_is_exit_4_and_tells_its_cause_once(rig: Ri
     assert envelope["result"]["gate"]["held"] is True
 
 
-def test_a_boot_without_a_verdict_is_held_too(rig: Rig) -> None:
-    absent = {"schema": "rackwell.gate/1", "state": "absent"}
+@pytest.mark.parametrize("state", ["absent", "other-boot", "interrupted"])
+def test_a_boot_without_a_verdict_is_held_too(rig: Rig, state: str) -> None:
+    old = {**samples.gate(), "report": None} if state == "other-boot" else {"schema": "rackwell.gate/1"}
+    absent = {**old, "state": state}
     error = {"rackwell_error": HELD, "held": True, "rackwell_result": absent, "rescued": True}
     verified(rig, samples.healthy(), ("failed", "glm5-01", "gpu_probe", error))
     envelope = rig.json("verify", "glm5-01")
     assert (envelope["exit_code"], rig.codes(envelope)) == (4, ["gate-held"])
     told = {check["item"]: check["evidence"] for check in envelope["result"]["checks"]}
-    assert "absent" in told["gate"]
+    assert state in told["gate"]
 
 
 def test_release_gate_runs_the_gate_and_shows_its_report(rig: Rig) -> None:
@@ -186,6 +188,8 @@ def test_status_tells_the_gate(rig: Rig) -> None:
         ({"gate": ""}, "-"),
         ({"gate": passed}, "pass"),
         ({"gate": json.dumps(passed)}, "pass"),
+        ({"gate": {**passed, "state": "passed"}}, "pass"),
+        ({"gate": {**passed, "state": "other-boot"}}, "other-boot"),
         ({"gate": "", "gate_partial": True}, "running"),
         ({"gate": {"schema": "rackwell.gate/1", "state": "absent"}}, "-"),
         ({"gate": {"schema": "rackwell.gate/1", "state": "interrupted"}, "gate_partial": True}, "interrupted"),

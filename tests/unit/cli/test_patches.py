@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "build"))
 
 import tinywheels
+import yaml
 from cli_rig import Rig
 
 from rackwell.build.catalogue import wheels
@@ -334,3 +337,19 @@ def test_containers_of_one_build_read_it_once(rig: Rig, monkeypatch: pytest.Monk
     assert len(site.containers) == 11
     assert {problem.code for problem in declared.problems(site)} == {"gpu-shared"}  # one host for all is no matter here
     assert sorted(read) == ["bench-client", "probe", "server"]
+
+
+def test_the_schema_for_editors_takes_what_ships_and_no_other(rig: Rig) -> None:
+    assert rig.run("check", "--schema", "patch") == 0
+    schema = json.loads(rig.out)
+    for path in paths.catalog().glob("patches/*/*/patch.yml"):
+        data = yaml.safe_load(path.read_text())
+        jsonschema.validate(data, schema)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**data, "statsu": "neutral"}, schema)
+    assert rig.run("check", "--schema", "build") == 0
+    build = {"python": "3.11", "sources": {"sglang": {"version": "0.5.9"}}}
+    for item in ("a", {"name": "a"}, {"name": "a", "accept_risk": "b"}):
+        jsonschema.validate({**build, "patches": [item]}, json.loads(rig.out))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**build, "patches": [{"accept_risk": "b"}]}, json.loads(rig.out))
