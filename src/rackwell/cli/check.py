@@ -13,6 +13,8 @@ import typer
 from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from rackwell.cli.output import Outcome, Terminal
 
 
@@ -84,17 +86,17 @@ def _print_schema(name: str, as_json: bool) -> None:
     import json
 
     from rackwell.build import BuildSpec
+    from rackwell.build.catalogue.meta import PatchMeta
     from rackwell.cli import output
     from rackwell.errors import ExitCode, Problem
     from rackwell.site import schema, validation
 
-    names = sorted({*schema.models(), "build"})
+    models: dict[str, type[BaseModel]] = {**schema.models(), "build": BuildSpec, "patch": PatchMeta}
+    names = sorted(models)
     if name == "list":
         typer.echo("\n".join(names))
-    elif name == "build":
-        typer.echo(json.dumps(schema.of(BuildSpec, "build"), indent=2))
-    elif name in names:
-        typer.echo(json.dumps(schema.schema(name), indent=2))
+    elif name in models:
+        typer.echo(json.dumps(schema.of(models[name], name), indent=2))
     else:
         hint = validation.suggest(name, names, 0.5) or f"there is: {', '.join(names)}"
         problem = Problem("unknown-schema", f"there is no schema '{name}'", "--schema", "", hint)
