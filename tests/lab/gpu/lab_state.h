@@ -71,10 +71,10 @@ double lab_energy_j(int index, const struct lab_gpu *gpu);
 /* `index`: of the GPU in the state */
 double lab_used_mib(int index, const struct lab_gpu *gpu);
 
-/* 0, or the errno with which opening the node fails for this process; ENXIO when the node is not the driver's. */
-/* the character major that /proc/devices tells for a device of the driver; 0: none, so its module is not loaded;
-   -1: it tells nothing of the driver at all (tests without that file) */
+/* The character major that /proc/devices tells for a device of the driver; 0: none, so its module is not loaded;
+   -1: it tells nothing of the driver at all (tests without that file). */
 int lab_device_major(const char *name);
+/* 0, or the errno with which opening the node fails for this process; ENXIO when the node is not the driver's. */
 int lab_open_node(const char *name, int major, int minor);
 /* The kernel module's version; false when no module is loaded. */
 bool lab_module_version(char *out, size_t size);
