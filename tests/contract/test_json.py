@@ -98,7 +98,30 @@ RESULTS: dict[str, dict[str, Any]] = {
     ),
     "bench": BENCH,
     "report": table(report=TEXT, container=TEXT, run_id=TEXT, valid={"type": "boolean"}),
-    "check": table(site=TEXT, hosts=every(TEXT), containers=every(TEXT)),
+    "check": table(
+        site=TEXT,
+        hosts=every(TEXT),
+        containers=every(TEXT),
+        accepted_risks=every(table(build=TEXT, patch=TEXT, reason=TEXT, where=TEXT)),
+    ),
+    "patches": table(
+        action={"enum": ["list", "show", "verify", "new"]},
+        patches=every(
+            table(
+                id=TEXT,
+                path=TEXT,
+                name=TEXT,
+                project=TEXT,
+                summary=TEXT,
+                applies_to={"type": "object", "additionalProperties": TEXT},
+                upstream_since=NULLABLE,
+                needs_patches=every(TEXT),
+                measured=every(table(setup=TEXT, result=TEXT, caveat=TEXT)),
+                risk=TEXT,
+                status={"enum": ["recommended", "neutral", "harmful"]},
+            )
+        ),
+    ),
 }
 
 
@@ -124,6 +147,7 @@ ARGUMENTS = {
     "bench": ["glm5-01"],
     "report": [],
     "check": [],
+    "patches": ["list"],
 }
 
 
