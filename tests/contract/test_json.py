@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "site"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "topology"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "cli"))
 
+import outputs
+import samples
 from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, make_rig, release
 
 TEXT = {"type": "string"}
@@ -176,6 +179,66 @@ def test_invalid_declaration(rig: Rig, command: str) -> None:
     envelope = rig.json(command, *ARGUMENTS.get(command, []))
     jsonschema.validate(envelope, ENVELOPE)
     assert (envelope["schema"], envelope["exit_code"]) == (f"rackwell.{command}/1", 2)
+
+
+BASELINE = table(
+    file=NULLABLE,
+    recorded=NULLABLE,
+    runs={"type": ["integer", "null"]},
+    digest=NULLABLE,
+    figures={"type": "integer"},
+    machine={"type": ["object", "null"]},
+)
+HELD = table(
+    report=TEXT,
+    verdict={"enum": ["pass", "degraded", "not-measured"]},
+    fits={"type": "boolean"},
+    differences=every(table(fact=TEXT)),
+    missing={"type": "integer"},
+    deltas=every(
+        table(
+            name=TEXT,
+            key=TEXT,
+            then=NUMBER,
+            now=NUMBER,
+            change=NUMBER,
+            loss=NUMBER,
+            allowed=NUMBER,
+            worse={"type": "boolean"},
+        )
+    ),
+)
+
+
+def test_baseline(rig: Rig) -> None:
+    rig.machines.on("baseline", ("ok", "glm5-01", "gpu_probe", {"rackwell_result": samples.baseline()}))
+    rig.json("verify", "glm5-01")
+    for arguments, schema in (
+        (["record", "glm5-01"], BASELINE),
+        (["show", "glm5-01"], BASELINE),
+        (["diff", "glm5-01"], {"allOf": [BASELINE, table(held=every(HELD))]}),
+    ):
+        envelope = rig.json("baseline", *arguments)
+        jsonschema.validate(envelope, ENVELOPE)
+        assert (envelope["schema"], envelope["ok"]) == ("rackwell.baseline/1", True), arguments
+        jsonschema.validate(envelope["result"], schema)
+
+
+def test_topology(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "topo.txt").write_text(outputs.topo())
+    assert rig.run("topology", str(tmp_path / "topo.txt"), "--json") == 0
+    envelope = json.loads(rig.out)
+    jsonschema.validate(envelope, ENVELOPE)
+    machine = table(
+        place=TEXT,
+        files=every(table(file=TEXT, tools=every(TEXT))),
+        gpus=every(table(index={"type": "integer"}, bus_id=TEXT)),
+        topology=table(sockets={"type": "array"}, classes={"type": "array"}),
+        findings=every(table(code=TEXT, verdict=TEXT, what=TEXT)),
+        facts={"type": "object"},
+        outputs=every(table(tool=TEXT)),
+    )
+    jsonschema.validate(envelope["result"], table(machines=every(machine)))
 
 
 def test_usage_error(rig: Rig) -> None:

@@ -9,9 +9,10 @@ import re
 
 import pytest
 
+from rackwell.page.scales import Scale
 from rackwell.topology.baseline import Baseline
 from rackwell.topology.gate import Gate
-from rackwell.topology.page import render, view
+from rackwell.topology.page import drawing, render, view
 from rackwell.topology.report import GpuReport
 
 from . import samples
@@ -79,7 +80,18 @@ def test_baseline_and_gate_are_told(baseline: Baseline) -> None:
     assert "GPU-ffff" in refused
 
 
-def test_a_sum_is_held_against_the_same_transfers_alone() -> None:
-    rows = {row[0]: row for row in view.context(report("collapse"), None, None, "x")["concurrent"]}
-    assert rows["switch-writes"][4] == "2 %"
-    assert rows["switch-reads"][4] == "67 %"
+def test_each_pattern_once_with_its_lowest_sum() -> None:
+    raw = samples.collapse()
+    rows = raw["measurements"]["p2p"]["concurrent"]
+    rows.append({**rows[3], "gb_per_s": 98.0, "flows": [[0, 6], [1, 4]], "verified": False})
+    found = view.context(GpuReport.model_validate(raw), None, None, "x")["concurrent"]
+    patterns = {row[0]: row for row in found["patterns"]}
+    assert patterns["switch-writes"][2:6] == ["2 x 4 transfers", "2.70", "98", "wrong in 1"]
+    assert patterns["switch-writes"][6].startswith("0\u21924, ")
+    assert (len(found["patterns"]), len(found["all"])) == (5, 6)
+
+
+def test_labels_of_sizes_that_are_close_do_not_touch() -> None:
+    scale = Scale(1.0, 1024.0, 0.0, 500.0, log=True)
+    assert drawing.apart([1.0, 512.0, 1024.0], scale) == [1.0, 1024.0]
+    assert drawing.apart([1.0, 64.0, 1024.0], scale) == [1.0, 64.0, 1024.0]

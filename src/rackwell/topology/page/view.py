@@ -272,26 +272,38 @@ def _data(report: GpuReport) -> dict[str, Any] | None:
     }
 
 
-def _concurrent(report: GpuReport) -> list[list[str]]:
-    p2p = report.measurements.p2p
-    alone: dict[tuple[int, int, str], float | None] = {
-        (row.src, row.dst, row.op): row.gb_per_s
-        for row in (p2p.bandwidth if p2p else [])
-        if row.engine == "copy" and row.ways == 1
-    }
-    return [_pattern(row, alone) for row in (p2p.concurrent if p2p else [])]
+def _concurrent(report: GpuReport) -> dict[str, list[list[str]]]:
+    """Every pattern once with its lowest and highest sum, and each arrangement of it."""
+    rows = report.measurements.p2p.concurrent if report.measurements.p2p else []
+    kinds = list(dict.fromkeys((row.pattern, row.op) for row in rows))
+    grouped = [[row for row in rows if (row.pattern, row.op) == kind] for kind in kinds]
+    return {"patterns": [_pattern(group) for group in grouped], "all": [_arrangement(row) for row in rows]}
 
 
-def _pattern(row: Concurrent, alone: dict[tuple[int, int, str], float | None]) -> list[str]:
+def _pattern(rows: list[Concurrent]) -> list[str]:
+    known = [row for row in rows if row.gb_per_s is not None]
+    lowest = min(known, key=lambda row: row.gb_per_s or 0.0) if known else rows[0]
+    highest = max((row.gb_per_s for row in known if row.gb_per_s is not None), default=None)
+    wrong = sum(row.verified is False for row in rows)
+    data = f"wrong in {wrong}" if wrong else "right" if all(row.verified for row in rows) else "not compared"
+    count = f"{len(rows)} x {_flows(len(lowest.flows))}"
+    return [rows[0].pattern, rows[0].op, count, told(lowest.gb_per_s), told(highest), data, _routes(lowest)]
+
+
+def _arrangement(row: Concurrent) -> list[str]:
     flows = [value for value in row.flow_gb_per_s if value is not None]
-    singles = [value for flow in row.flows if (value := alone.get((*flow, row.op or "write"))) is not None]
-    share = UNKNOWN
-    if row.gb_per_s is not None and len(singles) == len(row.flows) and singles:
-        share = f"{100 * row.gb_per_s / sum(singles):.0f} %"
     spread = f"{number(min(flows))} to {number(max(flows))}" if flows else UNKNOWN
-    routes = ", ".join(f"{src}\u2192{dst}" for src, dst in row.flows[:8]) + (" \u2026" if len(row.flows) > 8 else "")
     data = {True: "right", False: "wrong", None: "not compared"}[row.verified]
-    return [row.pattern, row.op, told(row.gb_per_s), spread, share, data, routes]
+    return [row.pattern, row.op, told(row.gb_per_s), spread, data, _routes(row)]
+
+
+def _flows(count: int) -> str:
+    return f"{count} transfer{'' if count == 1 else 's'}"
+
+
+def _routes(row: Concurrent) -> str:
+    routes = ", ".join(f"{src}\u2192{dst}" for src, dst in row.flows[:8])
+    return routes + (" \u2026" if len(row.flows) > 8 else "")
 
 
 def _link(link: Link, report: GpuReport) -> list[str]:
