@@ -54,7 +54,7 @@ def number(finding: Finding) -> str:
     unit = f" {finding.unit}" if finding.unit else ""
     text = f"{_plain(finding.measured)}{unit}"
     if finding.expected is not None:
-        text += f", expected {_plain(finding.expected)}{unit}"
+        text += f", expected {_plain(finding.expected)}"
         text += f" ({finding.basis})" if finding.basis else ""
     return text
 
