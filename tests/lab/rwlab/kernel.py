@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ def _show(paths: HostPaths, new: dict[str, Any], state: dict[str, Any]) -> None:
     shown.show(root / "sys-bus-pci", pci.tree(seen, machine.groups(seen)))
     shown.show(root / "sys-iommu-groups", machine.iommu_groups(seen))
     shown.show(root / "sys-class", machine.classes(seen, kernel, machine.classes_of_machine()))
+    memory = machine.memory_kib(Path("/proc/meminfo").read_text())
+    # those that were found at the last start do not change the board
+    shown.show(root / "sys-node", machine.numa(state, os.cpu_count() or 1, memory))
     of_machine = Path("/proc/devices").read_text()
     taken = gpus.character_majors(of_machine)
     files.rewrite(root / "devices", machine.devices(of_machine, gpus.majors(state, taken, kernel["loaded"])))
@@ -98,6 +102,7 @@ def mounts(paths: HostPaths) -> list[str]:
     """
     places = {"proc-driver": "proc/driver", "sys-module": "sys/module"}
     optional = {"sys-bus-pci": "sys/bus/pci", "sys-iommu-groups": "sys/kernel/iommu_groups"}
+    optional |= {"sys-node": "sys/devices/system/node"}
     if machine.lacks_board():
         optional["sys-class"] = "sys/class"
     else:

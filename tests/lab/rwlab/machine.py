@@ -84,6 +84,48 @@ def iommu_groups(state: dict[str, Any]) -> Wanted:
     return wanted
 
 
+def numa(state: dict[str, Any], cpus: int, memory_kib: int) -> Wanted:
+    """What is mounted on /sys/devices/system/node: as many nodes as the GPUs name, this machine's processors dealt out.
+
+    Args:
+        cpus: how many processors there are. memory_kib: all memory.
+    """
+    count = max((int(gpu.get("numa", 0)) for gpu in state["gpus"]), default=0) + 1
+    all_of_them = f"0-{count - 1}" if count > 1 else "0"
+    wanted: dict[str, File | Link | None] = {
+        name: text(all_of_them) for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory")
+    }
+    for node in range(count):
+        first, last = node * cpus // count, (node + 1) * cpus // count - 1
+        mask = sum(1 << cpu for cpu in range(first, last + 1))
+        distances = ("10" if other == node else "32" for other in range(count))
+        wanted |= {
+            f"node{node}/cpulist": text("" if last < first else f"{first}-{last}" if last > first else first),
+            f"node{node}/cpumap": text(_mask(mask)),
+            f"node{node}/distance": text(" ".join(distances)),
+            f"node{node}/meminfo": File(
+                f"Node {node} MemTotal:       {memory_kib // count} kB\n"
+                f"Node {node} MemFree:        {memory_kib // count // 2} kB\n".encode()
+            ),
+        }
+        for cpu in range(first, last + 1):
+            wanted[f"node{node}/cpu{cpu}"] = Link(f"../../cpu/cpu{cpu}")
+    return wanted
+
+
+def _mask(bits: int) -> str:
+    """As the kernel writes sets of processors: 32 bits a word in hex, commas between."""
+    words = [bits & 0xFFFFFFFF]
+    while bits := bits >> 32:
+        words.append(bits & 0xFFFFFFFF)
+    return ",".join(f"{word:08x}" for word in reversed(words))
+
+
+def memory_kib(meminfo: str) -> int:
+    """MemTotal of /proc/meminfo."""
+    return int(next(line for line in meminfo.splitlines() if line.startswith("MemTotal:")).split()[1])
+
+
 def classes(state: dict[str, Any], kernel: dict[str, Any], of_machine: Iterable[str]) -> Wanted:
     """What stands for parts of /sys/class: dmi and iommu; links to the machine's own classes for the rest."""
     wanted: dict[str, File | Link | None] = {

@@ -71,6 +71,25 @@ class TestMachine:
         kinds = {entry for name, entry in machine.iommu_groups(state).items() if name.endswith("/type")}
         assert kinds == ({shown.text(kind)} if kind else set())
 
+    @pytest.mark.parametrize(
+        ("cpus", "lists", "maps"),
+        [
+            (2, ["0", "1"], ["00000001", "00000002"]),
+            (1, ["", "0"], ["00000000", "00000001"]),
+            (80, ["0-39", "40-79"], ["000000ff,ffffffff", "0000ffff,ffffff00,00000000"]),
+        ],
+    )
+    def test_sockets_share_the_machines_processors(
+        self, tmp_path: Path, cpus: int, lists: list[str], maps: list[str]
+    ) -> None:
+        shown.show(tmp_path, machine.numa(gpus.healthy("pve1"), cpus, 1000))
+        nodes_ = sorted(tmp_path.glob("node*"))
+        assert [(node / "cpulist").read_text().strip() for node in nodes_] == lists
+        assert [(node / "cpumap").read_text().strip() for node in nodes_] == maps
+        assert [(node / "distance").read_text() for node in nodes_] == ["10 32\n", "32 10\n"]
+        assert (tmp_path / "online").read_text() == "0-1\n"
+        assert len(list(tmp_path.glob("node*/cpu[0-9]*"))) == cpus
+
     def test_classes_of_the_machine_stay_reachable(self) -> None:
         settings = kernel.defaults()["kernel"]
         wanted = machine.classes(gpus.healthy("pve1"), settings, ["dmi", "iommu", "net"])
@@ -325,7 +344,14 @@ class TestHostUp:
         change(instance, "gpu", "gpus.0.fell_off=true")
         self.up(instance, tmp_path, "stand-in")
         targets = {entry.split()[1] for entry in started["mounts"]}
-        assert targets > {"proc/driver", "proc/devices", "proc/cmdline", "sys/module", "sys/bus/pci"}
+        assert targets > {
+            "proc/driver",
+            "proc/devices",
+            "proc/cmdline",
+            "sys/module",
+            "sys/bus/pci",
+            "sys/devices/system/node",
+        }
         assert all(Path(entry.split()[0]).exists() for entry in started["mounts"])
         # a start of the host is a start of its kernel
         assert "nvidia7" not in started["nodes"]

@@ -24,7 +24,7 @@ INCLUDES = Path("/usr/share/lxc/config")
 _STAND_INS = (
     *("/proc/driver", "/proc/devices", "/proc/cmdline", "/proc/sys/kernel/osrelease"),
     *("/sys/module", "/sys/bus/pci", "/sys/kernel/iommu_groups", "/sys/class", "/sys/class/iommu"),
-    "/sys/devices/virtual/dmi/id",
+    *("/sys/devices/virtual/dmi/id", "/sys/devices/system/node"),
 )
 _USERNS_MOUNTS = ("sys/kernel/debug", "sys/kernel/security", "sys/fs/pstore")
 _SYSCALLS = {"open_tree": 428, "move_mount": 429}  # the same on every architecture of Linux
