@@ -2,11 +2,13 @@
  *
  * STAND-IN, laboratory only: see lab_bytes.h.
  */
+#define _DEFAULT_SOURCE
 #include "lab_bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- the pattern ----------------------------------------------------------------------------- */
 
@@ -47,7 +49,20 @@ static uint64_t place_of(uint64_t word, uint64_t seed)
     return (unmix(word) - seed) * inverse(LAB_STEP);
 }
 
-/* ---- extents ---------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------- */
+
+enum { SHARE_LEAST = 1 << 20 }; /* smaller writes are not looked up */
+
+struct piece {
+    struct piece *next; /* of those that can be found by their content */
+    int references;
+    bool listed;
+    uint64_t hash;
+    size_t size;
+    char *data;
+};
+
+static struct piece *pieces;
 
 static void *must(void *memory)
 {
@@ -57,6 +72,70 @@ static void *must(void *memory)
     }
     return memory;
 }
+
+struct piece *piece_new(size_t size)
+{
+    struct piece *p = must(calloc(1, sizeof *p));
+    p->references = 1;
+    p->size = size;
+    p->data = must(malloc(size));
+    return p;
+}
+
+char *piece_data(struct piece *p) { return p->data; }
+
+struct piece *piece_keep(struct piece *p)
+{
+    if (p)
+        p->references++;
+    return p;
+}
+
+void piece_drop(struct piece *p)
+{
+    if (!p || --p->references)
+        return;
+    for (struct piece **at = &pieces; p->listed && *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    free(p->data);
+    free(p);
+}
+
+static uint64_t hash(const char *data, size_t size)
+{
+    uint64_t lanes[4] = {1, 2, 3, 4}, word;
+    size_t i = 0;
+    for (; i + 32 <= size; i += 32)
+        for (int l = 0; l < 4; l++) {
+            memcpy(&word, data + i + 8 * l, 8);
+            lanes[l] = (lanes[l] ^ word) * LAB_STEP;
+            lanes[l] ^= lanes[l] >> 29;
+        }
+    for (; i < size; i++)
+        lanes[0] = (lanes[0] ^ (unsigned char)data[i]) * LAB_STEP;
+    return lab_mix(lanes[0] + lab_mix(lanes[1] + lab_mix(lanes[2] + lab_mix(lanes[3] + size))));
+}
+
+/* The piece with this content; the caller owns a reference. */
+static struct piece *piece_of(const char *data, size_t size)
+{
+    const uint64_t wanted = hash(data, size);
+    for (struct piece *p = pieces; p; p = p->next)
+        if (p->hash == wanted && p->size == size && !memcmp(p->data, data, size))
+            return piece_keep(p);
+    struct piece *p = piece_new(size);
+    memcpy(p->data, data, size);
+    p->hash = wanted;
+    p->listed = true;
+    p->next = pieces;
+    pieces = p;
+    return p;
+}
+
+/* ---- extents ---------------------------------------------------------------------------------- */
 
 static size_t find(const struct bytes *b, size_t at)
 {
@@ -81,11 +160,18 @@ static uint64_t word_of(const struct extent *e, size_t at)
     return e->kind == VALUE ? e->value : lab_mix(e->value + (at - e->at) / 8 * LAB_STEP);
 }
 
+/* Where the bytes of an extent from `at` on are; NULL: they follow from a rule. */
+static const char *stored(const struct bytes *b, const struct extent *e, size_t at)
+{
+    return e->kind == REAL ? b->start + at : e->kind == SHARED ? e->piece->data + e->from + (at - e->at) : NULL;
+}
+
 /* Writes the bytes [at, at + size) of an extent to `out`. */
 static void render(const struct bytes *b, const struct extent *e, size_t at, size_t size, char *out)
 {
-    if (e->kind == REAL) {
-        memmove(out, b->start + at, size);
+    const char *there = stored(b, e, at);
+    if (there) {
+        memmove(out, there, size);
         return;
     }
     for (size_t end = at + size; at < end;) {
@@ -118,6 +204,8 @@ static void cut_aligned(struct bytes *b, size_t at)
         return;
     rest.size = e->at + e->size - at;
     rest.at = at;
+    rest.from = e->from + (at - e->at);
+    piece_keep(rest.piece);
     if (e->kind == PATTERN)
         rest.value = e->value + (at - e->at) / 8 * LAB_STEP;
     e->size = at - e->at;
@@ -127,7 +215,7 @@ static void cut_aligned(struct bytes *b, size_t at)
 /* Lets an extent begin at `at`. A rule can be cut at whole words only: a word that is cut becomes real. */
 static void cut(struct bytes *b, size_t at)
 {
-    if (at % 8 && at < b->size && bytes_extent(b, at)->kind != REAL) {
+    if (at % 8 && at < b->size && !stored(b, bytes_extent(b, at), at)) {
         size_t word = at / 8 * 8;
         cut_aligned(b, word);
         cut_aligned(b, word + 8);
@@ -140,23 +228,28 @@ static void cut(struct bytes *b, size_t at)
 
 static bool joins(const struct extent *a, const struct extent *b)
 {
-    if (a->kind != b->kind)
+    if (a->kind != b->kind || a->kind == SHARED)
         return false;
     if (a->kind == VALUE)
         return a->value == b->value;
     return a->kind == REAL || a->value + a->size / 8 * LAB_STEP == b->value;
 }
 
-/* One extent in place of all that lie in its range, joined with its neighbours where they say the same. */
+/* One extent in place of all that lie in its range, joined with its neighbours where they say the same. The extent's
+ * reference to a piece becomes the block's. */
 static void put(struct bytes *b, struct extent e)
 {
     if (!e.size)
         return;
     cut(b, e.at);
     cut(b, e.at + e.size);
+    if (b->own && e.kind != REAL && e.size >= SHARE_LEAST) {
+        uintptr_t from = ((uintptr_t)b->start + e.at + 4095) / 4096 * 4096, to = ((uintptr_t)b->start + e.at + e.size) / 4096 * 4096;
+        madvise((void *)from, to - from, MADV_DONTNEED);
+    }
     size_t first = find(b, e.at), last = first;
     while (last < b->count && b->extents[last].at < e.at + e.size)
-        last++;
+        piece_drop(b->extents[last++].piece);
     if (last < b->count && joins(&e, &b->extents[last]))
         e.size += b->extents[last++].size;
     if (first > 0 && joins(&b->extents[first - 1], &e)) {
@@ -176,11 +269,14 @@ void bytes_open(struct bytes *b, char *start, size_t size, bool real)
     memset(b, 0, sizeof *b);
     b->start = start;
     b->size = size;
-    insert(b, 0, (struct extent){0, size, real ? REAL : VALUE, 0});
+    insert(b, 0, (struct extent){.at = 0, .size = size, .kind = real ? REAL : VALUE});
+    b->own = !real;
 }
 
 void bytes_close(struct bytes *b)
 {
+    for (size_t i = 0; i < b->count; i++)
+        piece_drop(b->extents[i].piece);
     free(b->extents);
     b->extents = NULL;
 }
@@ -199,14 +295,23 @@ void bytes_read(const struct bytes *b, size_t at, size_t size, void *out)
 
 void bytes_write(struct bytes *b, size_t at, size_t size, const void *in)
 {
-    put(b, (struct extent){at, size, REAL, 0});
+    if (b->own && size >= SHARE_LEAST) {
+        put(b, (struct extent){.at = at, .size = size, .kind = SHARED, .piece = piece_of(in, size)});
+        return;
+    }
+    put(b, (struct extent){.at = at, .size = size, .kind = REAL});
     if (size)
         memmove(b->start + at, in, size);
 }
 
+void bytes_share(struct bytes *b, size_t at, struct piece *piece, size_t size)
+{
+    put(b, (struct extent){.at = at, .size = size, .kind = SHARED, .piece = piece_keep(piece)});
+}
+
 void bytes_rule(struct bytes *b, size_t at, size_t size, int kind, uint64_t value)
 {
-    put(b, (struct extent){at, size, kind, value});
+    put(b, (struct extent){.at = at, .size = size, .kind = kind, .value = value});
 }
 
 char *bytes_real(struct bytes *b, size_t at, size_t size)
@@ -219,32 +324,39 @@ char *bytes_real(struct bytes *b, size_t at, size_t size)
         struct extent *e = &b->extents[i];
         if (e->kind != REAL)
             render(b, e, e->at, e->size, b->start + e->at);
+        piece_drop(e->piece);
+        e->piece = NULL;
+        e->kind = REAL;
     }
-    put(b, (struct extent){at, size, REAL, 0});
+    put(b, (struct extent){.at = at, .size = size, .kind = REAL});
     return b->start + at;
 }
 
 static void copy_piece(struct bytes *to, size_t to_at, const struct bytes *from, struct extent e, bool aligned)
 {
     /* whole words of a rule stay a rule; what is left at the ends, or lies askew, becomes real */
-    size_t head = e.kind == REAL ? 0 : (8 - e.at % 8) % 8, body = e.size > head ? (e.size - head) / 8 * 8 : 0;
+    size_t head = (8 - e.at % 8) % 8, body = e.size > head ? (e.size - head) / 8 * 8 : 0;
     const struct extent *rule = bytes_extent(from, e.at);
-    if (e.kind == REAL || !aligned || !body) {
-        put(to, (struct extent){to_at, e.size, REAL, 0});
+    if (e.kind == SHARED && to->own) {
+        put(to, (struct extent){.at = to_at, .size = e.size, .kind = SHARED, .piece = piece_keep(rule->piece), .from = rule->from + (e.at - rule->at)});
+        return;
+    }
+    if (stored(from, rule, e.at) || !aligned || !body) {
+        put(to, (struct extent){.at = to_at, .size = e.size, .kind = REAL});
         render(from, rule, e.at, e.size, to->start + to_at);
         return;
     }
     uint64_t value = rule->value + (e.kind == PATTERN ? (e.at + head - rule->at) / 8 * LAB_STEP : 0);
     size_t tail = e.size - head - body;
     if (head) {
-        put(to, (struct extent){to_at, head, REAL, 0});
+        put(to, (struct extent){.at = to_at, .size = head, .kind = REAL});
         render(from, rule, e.at, head, to->start + to_at);
     }
     if (tail) {
-        put(to, (struct extent){to_at + head + body, tail, REAL, 0});
+        put(to, (struct extent){.at = to_at + head + body, .size = tail, .kind = REAL});
         render(from, rule, e.at + head + body, tail, to->start + to_at + head + body);
     }
-    put(to, (struct extent){to_at + head, body, e.kind, value});
+    put(to, (struct extent){.at = to_at + head, .size = body, .kind = e.kind, .value = value});
 }
 
 void bytes_copy(struct bytes *to, size_t to_at, struct bytes *from, size_t from_at, size_t size)
@@ -253,7 +365,7 @@ void bytes_copy(struct bytes *to, size_t to_at, struct bytes *from, size_t from_
         return;
     if (to == from) { /* within one block: rare, and the extents must not change under the loop */
         char *source = bytes_real(from, from_at, size);
-        put(to, (struct extent){to_at, size, REAL, 0});
+        put(to, (struct extent){.at = to_at, .size = size, .kind = REAL});
         memmove(to->start + to_at, source, size);
         return;
     }
@@ -261,7 +373,7 @@ void bytes_copy(struct bytes *to, size_t to_at, struct bytes *from, size_t from_
     for (size_t end = from_at + size; from_at < end;) {
         const struct extent *e = bytes_extent(from, from_at);
         size_t stop = e->at + e->size < end ? e->at + e->size : end;
-        copy_piece(to, to_at, from, (struct extent){from_at, stop - from_at, e->kind, 0}, aligned);
+        copy_piece(to, to_at, from, (struct extent){.at = from_at, .size = stop - from_at, .kind = e->kind}, aligned);
         to_at += stop - from_at;
         from_at = stop;
     }
@@ -283,10 +395,11 @@ static void compare_extent(struct comparison *c, const struct bytes *b, const st
                            uint64_t n, uint64_t seed, uint64_t poison)
 {
     const uint64_t expected = seed + index * LAB_STEP;
-    if (e->kind == REAL) {
+    const char *there = stored(b, e, at);
+    if (there) {
         for (uint64_t i = 0; i < n; i++) {
             uint64_t word;
-            memcpy(&word, b->start + at + i * 8, 8);
+            memcpy(&word, there + i * 8, 8);
             if (word != lab_mix(expected + i * LAB_STEP))
                 count_wrong(c, index + i, word, poison);
         }

@@ -164,7 +164,54 @@ static size_t uniform(const struct lab_sum *s, const struct place *places, size_
     return size / 8 * 8;
 }
 
-static void carry_out(const struct lab_sum *s)
+/* the same pieces of all ranks again, in another place: their sum is there already */
+struct known {
+    struct piece *terms[LAB_MAX_GPUS];
+    size_t from[LAB_MAX_GPUS];
+    size_t size;
+    struct piece *sum;
+};
+enum { MOST_KNOWN = 64 };
+
+/* How many bytes from `at` on are parts of shared pieces at each rank, which `k` names; 0: they are not. */
+static size_t shared(const struct lab_sum *s, const struct place *sends, size_t at, struct known *k)
+{
+    k->size = s->size - at;
+    for (int r = 0; r < s->ranks; r++) {
+        const struct extent *e = bytes_extent(&sends[r].block->bytes, sends[r].at + at);
+        size_t skip = sends[r].at + at - e->at;
+        if (e->kind != SHARED)
+            return 0;
+        k->terms[r] = e->piece;
+        k->from[r] = e->from + skip;
+        k->size = e->size - skip < k->size ? e->size - skip : k->size;
+    }
+    k->size = k->size / 8 * 8;
+    return k->size;
+}
+
+static struct piece *sum_of(const struct lab_sum *s, const struct place *sends, size_t at, struct known *wanted, struct known *list, int *count)
+{
+    for (int i = 0; i < *count; i++)
+        if (list[i].size == wanted->size && !memcmp(list[i].terms, wanted->terms, (size_t)s->ranks * sizeof *wanted->terms) &&
+            !memcmp(list[i].from, wanted->from, (size_t)s->ranks * sizeof *wanted->from))
+            return piece_keep(list[i].sum);
+    struct piece *sum = piece_new(wanted->size);
+    for (size_t done = 0; done < wanted->size; done += PIECE) {
+        size_t size = wanted->size - done < PIECE ? wanted->size - done : PIECE;
+        add_up(s, sends, at + done, size, piece_data(sum) + done);
+        repeat(s, piece_data(sum) + done, size, s->repeats);
+    }
+    if (*count < MOST_KNOWN) {
+        wanted->sum = piece_keep(sum);
+        for (int r = 0; r < s->ranks; r++)
+            piece_keep(wanted->terms[r]);
+        list[(*count)++] = *wanted;
+    }
+    return sum;
+}
+
+static void carry_out_with(const struct lab_sum *s, struct known *list, int *count)
 {
     struct place sends[LAB_MAX_GPUS], receives[LAB_MAX_GPUS];
     for (int r = 0; r < s->ranks; r++) {
@@ -188,6 +235,14 @@ static void carry_out(const struct lab_sum *s)
                 bytes_rule(&receives[r].block->bytes, receives[r].at + at, size, VALUE, words[0]);
             continue;
         }
+        struct known parts;
+        if ((size = shared(s, sends, at, &parts)) >= PIECE) {
+            struct piece *sum = sum_of(s, sends, at, &parts, list, count);
+            for (int r = 0; r < s->ranks; r++)
+                bytes_share(&receives[r].block->bytes, receives[r].at + at, sum, size);
+            piece_drop(sum);
+            continue;
+        }
         size = s->size - at < PIECE ? s->size - at : PIECE;
         add_up(s, sends, at, size, piece);
         repeat(s, piece, size, s->repeats);
@@ -203,6 +258,20 @@ static void carry_out(const struct lab_sum *s)
         }
         changed(receives[r].block);
     }
+}
+
+static void carry_out(const struct lab_sum *s)
+{
+    struct known *list = calloc(MOST_KNOWN, sizeof *list);
+    int count = 0;
+    if (list)
+        carry_out_with(s, list, &count);
+    for (int i = 0; i < count; i++) {
+        piece_drop(list[i].sum);
+        for (int r = 0; r < s->ranks; r++)
+            piece_drop(list[i].terms[r]);
+    }
+    free(list);
 }
 
 void settle_sums(void)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 
 import pytest
@@ -99,6 +100,44 @@ def test_any_mix_of_writes_reads_like_memory(machine: Machine) -> None:
             )
     found = machine.run(START + "\n".join(code) + "\nanswer([get(p, 4096).hex(), get(q, 4096).hex()])")
     assert found == [memory[0].hex(), memory[1].hex()]
+
+
+def test_large_pieces_that_are_the_same_read_like_memory(machine: Machine) -> None:
+    """Writes of more than a MiB are kept once, wherever they go."""
+    size, draw = 4 << 20, random.Random(5)
+    memory, code = (
+        [bytearray(size), bytearray(size)],
+        ["rows = [random.Random(i).randbytes(3 << 19) for i in range(3)]"],
+    )
+    rows = [random.Random(i).randbytes(3 << 19) for i in range(3)]
+    for number in range(60):
+        block, kind, row = draw.randrange(2), draw.randrange(4), draw.randrange(3)
+        name, length = "pq"[block], draw.randrange(1 << 20, len(rows[0]))
+        at = draw.randrange(size - length)
+        if kind == 0:
+            memory[block][at : at + length] = rows[row][:length]
+            code.append(f"put(c_uint64({name}.value + {at}), rows[{row}][:{length}])")
+        elif kind == 1:
+            at, length = at // 8 * 8, length // 8 * 8
+            memory[block][at : at + length] = number.to_bytes(8, "little") * (length // 8)
+            code.append(f"k{'ab'[block]}.start('poison', {name}.value + {at}, {length // 8}, {number})")
+        elif kind == 2:
+            memory[block][at : at + 5] = b"small"
+            code.append(f"put(c_uint64({name}.value + {at}), b'small')")
+        else:
+            start, other = draw.randrange(size - length), draw.randrange(2)
+            memory[block][at : at + length] = bytes(memory[other][start : start + length])
+            code.append(
+                f"ok(lib.cuMemcpyAsync(c_uint64({name}.value + {at}), c_uint64({'pq'[other]}.value + {start}), "
+                f"c_size_t({length}), None))"
+            )
+    found = machine.run(
+        "import hashlib, random\n"
+        + START.replace("1 << 20", str(size))
+        + "\n".join(code)
+        + "\nanswer([hashlib.sha256(get(x, 4 << 20)).hexdigest() for x in (p, q)])"
+    )
+    assert found == [hashlib.sha256(block).hexdigest() for block in memory]
 
 
 def test_copy_pushes_and_pulls(machine: Machine) -> None:

@@ -114,6 +114,33 @@ answer([first, [list(struct.unpack("<4f", ring.get(r, 16))) for r in range(3)]])
     assert found == [[[18.0 * 27, 22.0 * 27, 30.0 * 27, 6.75 * 27]] * 3, [[6.0, 6.0, 2.0, 2.0]] * 3]
 
 
+def test_sums_of_large_pieces(machine: Machine) -> None:
+    found = machine.run(
+        START
+        + """
+import array
+SIZE = 8 << 20; ring = Ring(3, SIZE)
+period = [array.array("f", [float(r + 1 + i % 7) for i in range(4099)]).tobytes() for r in range(3)]
+whole = [p * 128 for p in period]
+def write(addresses):
+    for r in range(3):
+        current(ring.c[r])
+        for at in range(0, SIZE, len(whole[r])): put(c_uint64(addresses[r].value + at), whole[r][:SIZE - at])
+def right(rank, factor):
+    total = array.array("f", [factor * (6.0 + 3 * (i % 7)) for i in range(4099)]).tobytes()
+    return ring.get(rank, SIZE) == (total * (SIZE // len(total) + 1))[:SIZE]
+write(ring.send); ring.all(SIZE // 4); ring.all(SIZE // 4); ring.wait(); out = [right(r, 1) for r in range(3)]
+ring.all(SIZE // 4, in_place=True); ring.all(SIZE // 4, in_place=True); ring.wait()
+out += [right(r, 9) for r in range(3)]
+write(ring.receive); current(ring.c[1])
+put(c_uint64(ring.receive[1].value + 6), b"x"); put(c_uint64(ring.receive[1].value), period[1][:8])
+ring.all(SIZE // 4, in_place=True); ring.wait(); out += [right(r, 1) for r in range(3)]
+answer(out)
+"""
+    )
+    assert found == [True] * 9
+
+
 def test_time_is_latency_and_bus_bandwidth(machine: Machine) -> None:
     machine.state(nccl={"gb_per_s": 20, "latency_us": 50})
     code = (
