@@ -77,7 +77,7 @@ class Machine:
     nvml: dict[str, Any] = dataclasses.field(default_factory=dict)
     nvml_after: dict[str, Any] = dataclasses.field(default_factory=dict)
     surroundings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    health: dict[str, Any] = dataclasses.field(default_factory=dict)
+    health: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
     links: dict[str, Any] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -300,7 +300,7 @@ class Machine:
             links.append({**entry, "replays": [3, 3], "bar1_total": 131072 << 20, "ports": ports, "nvlink": None})
             links[-1].update(self.links)
             told = {"ecc_uncorrected": 0, "recovery_action": "None", "remapped_pending": False, "processes": 0}
-            health.append({"gpu": index, "bus_id": gpu.bus_id, **told, **self.health})
+            health.append({"gpu": index, "bus_id": gpu.bus_id, **told, **self.health.get(index, {})})
         return links, health, {**state["nvml"], **self.nvml_after}
 
     # --- using it -----------------------------------------------------------------------------------------------

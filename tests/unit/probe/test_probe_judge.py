@@ -75,6 +75,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, set[str]]] = {
         "ctl-node-missing",
         {"cuda-no-device", "nvml-failed"},
     ),
+    "recovery action": ({"health": {3: {"recovery_action": "Drain and Reset"}}}, "recovery-action", set()),
     "code 3": ({"start_error": (3, "CUDA_ERROR_NOT_INITIALIZED")}, "cuda-not-initialized", set()),
     "code 3 with HMM": (
         {"start_error": (3, "CUDA_ERROR_NOT_INITIALIZED"), "surroundings": {"hmm": True}},
@@ -142,7 +143,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, set[str]]] = {
         "driver-mismatch",
         set(),
     ),
-    "ECC": ({"health": {"ecc_uncorrected": 2}}, "ecc-uncorrected", set()),
+    "ECC": ({"health": {3: {"ecc_uncorrected": 2}}}, "ecc-uncorrected", set()),
     "BAR1": ({"links": {"bar1_total": 256 << 20}}, "bar1-small", set()),
     "replays": ({"links": {"replays": [3, 50]}}, "link-errors", set()),
     "HMM though CUDA works": ({"surroundings": {"hmm": True}}, "hmm-enabled", set()),
@@ -193,7 +194,7 @@ def test_one_fault_one_code(fault: str) -> None:
     machine, code, consequences = FAULTS[fault]
     report = Machine(**machine).check()
     found = [finding for finding in report["findings"] if finding["verdict"] != "not-measured"]
-    assert sorted({finding["code"] for finding in found}) == [code]
+    assert [finding["code"] for finding in found] == [code]
     assert {name for finding in found for name in below(finding)} >= consequences
     entry = found[0]
     assert entry["what"]
@@ -278,6 +279,22 @@ def test_nvlink_machines_do_not_care_for_acs_and_iommu() -> None:
     nvlink = {"nvlink": {"active": 18, "version": 4, "gb_per_s_one_way": None}}
     machine = Linked(nvlinks=18, link=390.0, acs=0x1D, surroundings={"iommu": "translated"}, links=nvlink)
     assert codes(machine.check()) == []
+
+
+def test_corruption_under_concurrency_alone() -> None:
+    class Loaded(Machine):
+        def measure_concurrent(self, *args: Any) -> dict[str, Any]:
+            part = super().measure_concurrent(*args)
+            part["concurrent"][0]["verified"] = False
+            part["data"] = [{"src": 0, "dst": 5, "engine": "copy", "op": "write", "ok": False, "bytes": 64, "wrong": 8}]
+            return part
+
+    report = Loaded().check()
+    assert codes(report) == ["p2p-corrupt"]
+    assert report["findings"][0]["check"] == "p2p.concurrent"
+    assert report["findings"][0]["pairs"] == [[0, 5]]
+    # a pair that is wrong alone is not told again
+    assert codes(Loaded(corrupt=((0, 5),)).check()) == ["p2p-corrupt-one-way"]
 
 
 def test_declared_floors_win() -> None:

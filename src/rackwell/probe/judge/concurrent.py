@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rackwell.probe.expectation import CONCURRENT_COLLAPSE, CONCURRENT_SLOW
-from rackwell.probe.findings import FLOOR, Finding, listed, make
+from rackwell.probe.findings import FLOOR, Finding, listed, make, pair_names
 from rackwell.probe.judge.context import Context
+from rackwell.probe.judge.pairs import pair_of
 from rackwell.probe.regression import concurrent_name
 
 
 def concurrent(context: Context) -> Iterator[Finding]:
     """The worst pattern gives the code: a collapse is one finding, whichever patterns it shows in."""
     entries = context.p2p.get("concurrent") or ()
-    wrong = [entry for entry in entries if entry.get("verified") is False]
-    if wrong:
-        flows = sorted({(f[0], f[1]) for entry in wrong for f in entry["flows"]})
-        what = f"data arrives wrong when several GPUs copy at once: {listed([e['pattern'] for e in wrong])}"
-        why = "the driver reports success and the bytes are not there, under concurrency"
-        yield make("p2p-corrupt", what, context.pairs(flows), pairs=flows, why=why, check="p2p.concurrent")
+    yield from _wrong(context, entries)
     shares = [(share, expected, entry) for entry in entries for share, expected in _share(context, entry)]
     slow = sorted((s for s in shares if s[0] < CONCURRENT_SLOW), key=lambda found: found[0])
     if not slow:
@@ -46,6 +42,22 @@ def concurrent(context: Context) -> Iterator[Finding]:
         unit="GB/s",
         basis=FLOOR,
     )
+
+
+def _wrong(context: Context, entries: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Bytes that do not arrive under concurrency, of pairs that were right alone."""
+    wrong = [entry for entry in entries if entry.get("verified") is False]
+    if not wrong:
+        return
+    known = {pair_of(entry) for entry in context.p2p.get("data") or () if not entry["ok"]}
+    rows = [row for row in (context.p2p.get("concurrent_run") or {}).get("data") or () if not row["ok"]]
+    flows = {pair_of(row) for row in rows} or {(int(f[0]), int(f[1])) for entry in wrong for f in entry["flows"]}
+    pairs = sorted(flows - known)
+    if pairs and not (known and not rows):
+        names = listed(list(dict.fromkeys(str(entry["pattern"]) for entry in wrong)))
+        what = f"data of GPU {pair_names(pairs)} arrives wrong when several GPUs copy at once: {names}"
+        why = "alone the pairs are right; under load the bytes are not there, and no call says so"
+        yield make("p2p-corrupt", what, context.pairs(pairs), pairs=pairs, why=why, check="p2p.concurrent")
 
 
 def slow_entries(context: Context) -> list[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ found. A row may ask that cause and effect are about the same GPUs or pairs.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rackwell.probe.findings import Finding
 from rackwell.probe.judge.context import Context
@@ -102,7 +102,7 @@ FOLDS: tuple[Fold, ...] = (
     Fold(("module-missing",), (*_NODES, *_CUDA, "driver-mismatch", "nvml-failed", "nvml-lost", "gpu-missing")),
     Fold(("ctl-node-missing", "node-not-device", "node-denied"), ("nvml-failed",)),
     Fold(_NODES, (*_CUDA, "gpu-missing", "driver-mismatch", "p2p-failed", "p2p-hang")),
-    Fold(("driver-mismatch",), (*_CUDA, "nvml-failed", "nvml-lost", "gpu-missing")),
+    Fold(("driver-mismatch",), ("driver-mismatch", *_CUDA, "nvml-failed", "nvml-lost", "gpu-missing")),
     Fold(("hmm-on", "cuda-hang"), ("hmm-enabled", "cuda-failed", "cuda-crash")),
     Fold(("gpu-missing",), ("xid-since-boot", "nvml-lost", "nvml-failed", "cuda-failed")),
     Fold(("recovery-action", "ecc-uncorrected"), ("xid-since-boot",), same_gpus),
@@ -124,8 +124,6 @@ FOLDS: tuple[Fold, ...] = (
     Fold(("link-generation", "link-width"), _SLOWER, same_gpus),
     Fold(("link-generation", "link-width"), _ALL_TOGETHER, covers_all),
     Fold(("p2p-hang", "p2p-failed"), (*_ALLREDUCE_BROKEN, "p2p-no-access")),
-    Fold(_CORRUPT, _CORRUPT, same_pairs),
-    Fold(_CORRUPT, ("p2p-corrupt",), shared_pairs),
     Fold(_CORRUPT, _ALLREDUCE_BROKEN),
     Fold(("p2p-no-access",), (*_SLOW_PAIRS, "p2p-latency", *_BELOW_PAIRS, "p2p-failed"), same_pairs),
     Fold(("p2p-no-access",), (*_ALL_TOGETHER, *_ALLREDUCE_BROKEN)),
@@ -148,16 +146,18 @@ def fold(findings: Sequence[Finding], context: Context) -> list[Finding]:
     top = list(findings)
     for row in FOLDS:
         for effect in [finding for finding in top if finding.code in row.effects]:
-            cause = next(
-                (
-                    finding
-                    for code in row.causes
-                    for finding in top
-                    if finding is not effect and finding.code == code and row.related(finding, effect, context)
-                ),
-                None,
-            )
+            cause = next((found for found in _causes(row, top, effect) if row.related(found, effect, context)), None)
             if cause is not None:
                 cause.absorb(effect)
                 top.remove(effect)
     return top
+
+
+def _causes(row: Fold, top: Sequence[Finding], effect: Finding) -> Iterator[Finding]:
+    """What may explain an effect, by the row's order; of its own code only what was told before it."""
+    for code in row.causes:
+        for finding in top:
+            if finding is effect and code == effect.code:
+                break
+            if finding.code == code and finding is not effect:
+                yield finding
