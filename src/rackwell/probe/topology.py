@@ -137,10 +137,10 @@ class Topology:
             return UNKNOWN
         if set(one.switches) & set(two.switches):
             return SAME_SWITCH
-        if one.root == two.root or self.numa_nodes == 1:
+        if one.root == two.root:
             return SAME_ROOT_COMPLEX
-        if one.numa is None or two.numa is None:
-            return UNKNOWN
+        if one.numa is None or two.numa is None:  # a machine of one node need not say so of each device
+            return SAME_ROOT_COMPLEX if self.numa_nodes == 1 else UNKNOWN
         return SAME_ROOT_COMPLEX if one.numa == two.numa else CROSS_SOCKET
 
     def crosses_root(self, source: int, target: int) -> bool:
