@@ -62,7 +62,8 @@ class Expectation:
 def parse(content: Mapping[str, Any] | None) -> Expectation:
     """From the content of --expect. Raises ExpectationError."""
     content = content or {}
-    floors = content.get("floors") or {}
+    floors, environment, library = (content.get(key) for key in ("floors", "environment", "nccl_library"))
+    floors, environment = ({} if part is None else part for part in (floors, environment))
     if not isinstance(floors, Mapping):
         raise ExpectationError("'floors' must be an object of link classes")
     for name, limits in floors.items():
@@ -75,7 +76,6 @@ def parse(content: Mapping[str, Any] | None) -> Expectation:
                 raise ExpectationError(f"floors.{name}.{key}: there are gb_per_s and latency_us")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e6:
                 raise ExpectationError(f"floors.{name}.{key} must be a number, not {value!r}")
-    environment, library = content.get("environment") or {}, content.get("nccl_library")
     if not isinstance(environment, Mapping):
         raise ExpectationError("'environment' must be an object of strings")
     if not isinstance(library, (str, type(None))):

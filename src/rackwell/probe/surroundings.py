@@ -77,7 +77,9 @@ class Surroundings:
 
     def as_dict(self) -> dict[str, Any]:
         """As it stands in the report."""
-        return {**dataclasses.asdict(self), "findings": sorted(self.findings)}
+        parts = dataclasses.asdict(self)
+        lists = {name: list(parts[name]) for name in ("nodes", "gpus", "compat")}
+        return {**parts, **lists, "machine": dict(self.machine), "findings": sorted(self.findings)}
 
     def node(self, path: str) -> Node:
         """The node of that path, present or not."""
