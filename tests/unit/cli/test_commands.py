@@ -420,8 +420,8 @@ def test_usage_errors(rig: Rig, arguments: list[str]) -> None:
 def test_help_imports_nothing_slow() -> None:
     code = (
         "import sys\nfrom rackwell.cli.main import main\nmain(['--help'])\n"
-        "print([m for m in ('pydantic', 'yaml', 'jinja2', 'ansible_runner', 'rackwell.site', 'rackwell.build', 'rackwell.topology') "
-        "if m in sys.modules], file=sys.stderr)\n"
+        "print([m for m in ('pydantic', 'yaml', 'jinja2', 'ansible_runner', 'rackwell.site', 'rackwell.build', "
+        "'rackwell.topology') if m in sys.modules], file=sys.stderr)\n"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stderr.strip() == "[]"
