@@ -15,6 +15,8 @@ import testinfra
 from testinfra.host import Host
 
 LAB = Path(__file__).parents[1] / "tests/lab/lab.py"
+# the one that `make test` brings up; RACKWELL_LAB_NAME names another
+INSTANCE = os.environ.get("RACKWELL_LAB_NAME", "test")
 UNIT = "rackwell-inference.service"
 
 
@@ -22,7 +24,8 @@ UNIT = "rackwell-inference.service"
 def host(request: pytest.FixtureRequest) -> Host:
     """The machine named by the test module's MACHINE, as root. (testinfra's own reading of the inventory does not
     resolve templates such as {{ inventory_dir }}.)"""
-    status = json.loads(subprocess.check_output([sys.executable, str(LAB), "status", "--name", "test", "--json"]))
+    command = [sys.executable, str(LAB), "status", "--name", INSTANCE, "--json"]
+    status = json.loads(subprocess.check_output(command))
     machines = {machine["name"]: machine["address"] for machine in status["hosts"] + status["containers"]}
     site = Path(os.environ["RACKWELL_INVENTORY"]).parent
     found: Host = testinfra.get_host(

@@ -344,7 +344,7 @@ class Server:
             done(self.module, False, result)
         if not self.module.params["allow_stop"]:
             why = "it would be disturbed, and would falsify what is measured"
-            fix = "stop it for that time with --stop-server (it is started again), or run this while it is down"
+            fix = "stop it for that time with --allow-stop-server (it is started again), or run this while it is down"
             fail(self.module, "server-running", "the inference server runs", self.unit, why, fix, held=True)
         if not self.module.check_mode:
             with files.exclusive(self.paths.lock) as mine:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +65,11 @@ def test_its_verdict_is_in_run_and_in_the_journal(host: Host) -> None:
 
 
 def test_the_controllers_baseline_decides(host: Host) -> None:
-    """The site has none, and neither has the container."""
+    """The container has the same, or none."""
+    kept = Path(os.environ["RACKWELL_INVENTORY"]).parent / ".rackwell/baselines" / f"{MACHINE}.json"
+    brought = host.file("/var/lib/rackwell/baseline/gpu.json")
     assert host.file("/var/lib/rackwell/baseline").is_directory
-    assert not host.file("/var/lib/rackwell/baseline/gpu.json").exists
+    assert (brought.content_string if brought.exists else None) == (kept.read_text() if kept.exists() else None)
 
 
 def test_a_gate_that_is_killed_leaves_no_verdict_and_the_next_run_passes(host: Host) -> None:
