@@ -74,7 +74,7 @@ def _recorded(command: Sequence[str], out: Path, window: Window, sampler: Sample
     window.finish(time.monotonic())
     sampler.stop()
     if sampler.unavailable:
-        fix = "`python -m rackwell.probe cuda` says what is wrong with the driver"
+        fix = "`python -m rackwell.probe check` says what is wrong with the driver"
         problems.append(problem("nvml-unavailable", "there is no telemetry", host(), sampler.unavailable, fix))
     report = {
         "schema": SCHEMA,

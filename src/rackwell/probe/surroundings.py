@@ -54,6 +54,7 @@ class Surroundings:
         kernel_module_version: from /sys/module/nvidia/version, e.g. ``595.58.03``; None = not loaded or not visible.
         library_version: of libcuda in the container's own directories; None = not found.
         hmm: True when nvidia_uvm runs with HMM, False when not, None when it does not say.
+        uvm_loaded: whether the kernel has nvidia_uvm; None where its modules are not visible.
         uvm_major: the major number that the kernel serves nvidia-uvm with, when it says.
         gpus: what the kernel module has, passed into this container or not.
         compat: directories with CUDA's forward-compatibility libraries that the loader looks into.
@@ -73,6 +74,7 @@ class Surroundings:
     compat: tuple[str, ...] = ()
     visible_devices: str | None = None
     iommu: str = "unknown"
+    uvm_loaded: bool | None = None
     machine: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -120,6 +122,7 @@ def look(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Sur
         compat,
         visible,
         _iommu(root),
+        _uvm_loaded(root, majors),
         machine(root),
     )
 
@@ -185,6 +188,12 @@ def _majors(root: Path) -> dict[str, int]:
         if len(words) == 2 and words[0].isdigit():
             found.setdefault(words[1], int(words[0]))
     return found
+
+
+def _uvm_loaded(root: Path, majors: Mapping[str, int]) -> bool | None:
+    if "nvidia-uvm" in majors or (root / "sys/module/nvidia_uvm").is_dir():
+        return True
+    return False if (root / "sys/module/nvidia").is_dir() else None
 
 
 def _driver_gpus(root: Path) -> tuple[DriverGpu, ...]:

@@ -166,6 +166,11 @@ FAULTS: dict[str, tuple[dict[str, Any], str, set[str]]] = {
         "module-missing",
         {"uvm-node-missing", "ctl-node-missing", "cuda-no-device", "nvml-failed"},
     ),
+    "nvidia_uvm not loaded": (
+        {"surroundings": {"uvm_loaded": False, "hmm": None}, "start_error": (999, "CUDA_ERROR_UNKNOWN")},
+        "module-missing",
+        {"cuda-unknown"},
+    ),
     "pair hangs": (
         {
             "pairs_part": {
@@ -295,6 +300,12 @@ def test_corruption_under_concurrency_alone() -> None:
     assert report["findings"][0]["pairs"] == [[0, 5]]
     # a pair that is wrong alone is not told again
     assert codes(Loaded(corrupt=((0, 5),)).check()) == ["p2p-corrupt-one-way"]
+
+
+def test_a_reading_that_what_was_copied_disproves() -> None:
+    """With one GPU lost NVML does not answer, and sysfs may have been read while the link slept."""
+    machine = Machine(links={"gen_load": 1})
+    assert codes(machine.check()) == []
 
 
 def test_declared_floors_win() -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,15 @@ def test_hmm_unknown_is_no_finding(root: Path) -> None:
     (root / "sys/module/nvidia_uvm/parameters/uvm_disable_hmm").unlink()
     assert look(root, {}).hmm is None
     assert not look(root, {}).findings
+
+
+def test_whether_uvm_is_loaded(root: Path) -> None:
+    assert look(root, {}).uvm_loaded is True
+    shutil.rmtree(root / "sys/module/nvidia_uvm")
+    assert look(root, {}).uvm_loaded is False
+    (root / "proc/devices").write_text("Character devices:\n505 nvidia-uvm\n")
+    assert look(root, {}).uvm_loaded is True
+    assert look(root / "dev", {}).uvm_loaded is None  # a tree without /sys
 
 
 @pytest.mark.parametrize(("served", "findings"), [(505, {"uvm-node-stale"}), (1, set())])

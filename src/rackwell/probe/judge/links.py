@@ -9,7 +9,7 @@ from typing import Any
 
 from rackwell.probe.findings import RULE, Finding, make
 from rackwell.probe.judge.context import Context
-from rackwell.probe.topology import GENERATIONS
+from rackwell.probe.topology import GENERATIONS, LANE_GB_PER_S, NVLINK
 
 #: correctable errors and replays that a good link may make while it retrains from its idle generation
 TOLERATED = 2
@@ -21,7 +21,7 @@ def generation(context: Context) -> Iterator[Finding]:
     """GPUs whose link runs below what both ends can do while copies run; then the links above the switches."""
     for link in context.links:
         expected = _both_ends(link.get("gen_gpu_max"), link.get("gen_host_max"))
-        if link.get("gen_load") and expected and link["gen_load"] < expected:
+        if link.get("gen_load") and expected and link["gen_load"] < expected and not _disproved(context, link):
             yield _trained_down(context, link, link["bus_id"], link["gen_load"], expected, [link["gpu"]])
     for upper, lower, gpus in _uplinks(context):
         now, expected = (
@@ -110,6 +110,20 @@ def nvml(context: Context) -> Iterator[Finding]:
         yield make("nvml-lost", f"NVML stopped answering at {lost.get('at')}{name}", context.host)
     elif not state.get("available") and state.get("code") != _MISMATCH:
         yield make("nvml-failed", f"NVML: {state.get('why') or 'not available'}", context.host)
+
+
+def _disproved(context: Context, link: Mapping[str, Any]) -> bool:
+    """Whether more went over the link than the generation read can carry: then it was read while the link slept.
+
+    Without NVML, which one lost GPU takes from all, a reading is sysfs's alone.
+    """
+    lanes = link.get("width_load") or link.get("width_max") or 16
+    most = LANE_GB_PER_S.get(link["gen_load"], 0.0) * lanes
+    pairs = context.bottlenecks.capacity
+    carried = [
+        rate for pair, rate in pairs.items() if link["gpu"] in pair and context.topology.link_class(*pair) != NVLINK
+    ]
+    return bool(carried) and max(carried) > most
 
 
 def _trained_down(

@@ -93,6 +93,10 @@ def driver(context: Context) -> Iterator[Finding]:
     kernel, user = seen.kernel_module_version, context.user_space
     if kernel is None and not seen.gpus and not context.cuda.get("devices"):
         yield make("module-missing", "the NVIDIA kernel module is not loaded", context.host)
+    elif seen.uvm_loaded is False:
+        why = "the host has loaded nvidia, and not nvidia_uvm, without which CUDA cannot start"
+        fix = "`modprobe nvidia_uvm && nvidia-modprobe -u -c 0` on the Proxmox host, then `pct reboot VMID`"
+        yield make("module-missing", "the kernel module nvidia_uvm is not loaded", context.host, why=why, fix=fix)
     differ = bool(kernel and user and kernel != user)
     if differ or context.nvml.get("code") == _NVML_MISMATCH:
         what = f"kernel module {kernel or 'unknown'}, user space {user or 'unknown'}"
