@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 import rackwell
 from rackwell.page import scales
 
-__all__ = ["render", "sentence", "when"]
+__all__ = ["coded", "render", "sentence", "when"]
 
 _SHARED = {"base.html.j2", "macros.html.j2"}
 
@@ -43,7 +43,7 @@ def render(package: str, context: dict[str, Any], filters: dict[str, Callable[..
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(number=scales.number, sentence=sentence, **filters)
+    environment.filters.update(number=scales.number, sentence=sentence, coded=coded, **filters)
     return environment.get_template("page.html.j2").render(
         style=style,
         script=script,
@@ -61,7 +61,12 @@ def sentence(text: str) -> Markup:
     whole = text if first != first.lower() else text[:1].upper() + text[1:]
     if whole and whole[-1] not in ".!?`":
         whole += "."
-    parts = whole.split("`")
+    return coded(whole)
+
+
+def coded(text: str) -> Markup:
+    """Text with what stands between backticks as code."""
+    parts = text.split("`")
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(parts))
 
 

@@ -24,7 +24,7 @@ def test_every_check_and_finding_is_on_it(name: str, baseline: Baseline) -> None
     found = report(name)
     page = html.unescape(render(found, baseline=baseline))
     for check in found.checks:
-        assert check.summary in page
+        assert check.summary.replace("`", "") in page.replace("<code>", "").replace("</code>", "")
     for finding in found.all_findings():
         assert finding.code in page
         assert finding.what[1:] in page  # its first letter is a capital there

@@ -47,7 +47,7 @@ def test_it_holds_against_the_schema_and_is_shown_whole(name: str, mode: str) ->
     assert [finding.code for finding in report.findings] == [finding["code"] for finding in raw["findings"]]
     page = html.unescape(render(report, title="glm5-01"))
     for check in report.checks:
-        assert check.summary in page
+        assert check.summary.replace("`", "") in page.replace("<code>", "").replace("</code>", "")
     for finding in report.all_findings():
         assert finding.code in page
     stream = io.StringIO()

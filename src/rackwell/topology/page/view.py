@@ -105,8 +105,9 @@ def _headline(report: GpuReport) -> tuple[str, str]:
 
 def _facts(report: GpuReport, gate: Gate | None) -> list[tuple[str, str]]:
     host = report.host_facts or {}
-    dmi = host.get("dmi") or {}
-    kernel = host.get("kernel") or report.surroundings.get("kernel")
+    seen = report.surroundings.get("machine") or {}
+    dmi = {**seen, **{key: value for key, value in (host.get("dmi") or {}).items() if value}}
+    kernel = host.get("kernel") or seen.get("kernel")
     board = " ".join(str(part) for part in (dmi.get("product"), dmi.get("board")) if part)
     found = [
         ("GPUs", _names(report)),
