@@ -5,7 +5,8 @@
     ROOT/store/wheels/<hex>/     the same under the name that an installer wants (hard links)
     ROOT/uv/<hex>/uv             the installer, by the hash of its wheel
     ROOT/cache/uv                what uv unpacked; environments are hard links into it
-    ROOT/releases/<digest>/      manifest.json requirements.txt release.env env/ complete
+    ROOT/releases/<digest>/      manifest.json requirements.txt release.env env/ complete, and what stands beside the
+                                 manifest on the controller: bill of materials, provenance, signature
     ROOT/<slot>                  -> releases/<digest>
     CACHE/<digest>/              caches of what runs, owned by the service user
 
@@ -16,6 +17,7 @@ the disk. So whatever was interrupted, the same calls again bring the store to w
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import errno
 import fcntl
 import glob
@@ -26,14 +28,19 @@ import platform
 import pwd
 import re
 import shutil
+import signal
 import stat
-import struct
 import tarfile
 import zipfile
-import zlib
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import bounded
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_installed import (
+    BROKEN,
+    Damage,
+    damaged,
+    projects,
+)
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import (
     Manifest,
     ReleaseError,
@@ -44,8 +51,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest impo
 #: Seconds for uv; some 10 GB of wheels on a slow disk take a part of it.
 DEADLINE_S = 1800
 _CHUNK = 1 << 20
-#: what reading a file that is no wheel, or a damaged one, may raise
-_BROKEN = (ValueError, LookupError, RuntimeError, EOFError, struct.error, zipfile.BadZipFile, zlib.error)
+_COMMON = ["--offline", "--no-config", "--no-python-downloads", "--quiet"]
 
 
 class Store:
@@ -64,6 +70,7 @@ class Store:
         self.blobs = self.root + "/store/sha256"
         self.incoming = self.root + "/store/incoming"
         self.named = self.root + "/store/wheels"
+        self.unpacked_cache = self.root + "/cache/uv"
         self._lock: Optional[int] = None
 
     # what is there
@@ -79,13 +86,30 @@ class Store:
             states = list(pool.map(lambda sha256: self._blob_state(sha256, manifest.blobs[sha256]), digests))
         return {sha256: state for sha256, state in zip(digests, states) if state}
 
-    def unfinished(self, manifest: Manifest, user: str) -> List[str]:
+    def complete(self, manifest: Manifest) -> bool:
+        """Whether the release was brought to its end, and its Python is there."""
+        path = self.release(manifest.digest)
+        held = _read(path + "/complete") == manifest.digest + "\n"
+        return held and os.access(path + "/env/bin/python", os.X_OK)
+
+    def damaged(self, manifest: Manifest, *, settle: bool = False) -> List[Damage]:
+        """Installed files that are not what the release's wheels say; the wheels themselves must be whole."""
+        wheels = [(str(wheel["project"]), "%s/%s" % (self.blobs, wheel["sha256"])) for wheel in manifest.wheels]
+        found: List[Damage] = damaged(self.release(manifest.digest) + "/env", manifest.python, wheels, settle=settle)
+        return found
+
+    def unpacked(self, manifest: Manifest) -> List[str]:
+        """SHA-256 of the release's wheels that were installed here before: only links are made for them."""
+        return sorted(one for one in manifest.blobs if os.path.isdir("%s/%s" % (self.named, one)))
+
+    def unfinished(self, manifest: Manifest, user: str, extras: Optional[Mapping[str, str]] = None) -> List[str]:
         """What installing would still do for this release: of ``environment``, ``settings`` and ``caches``."""
         todo: List[str] = []
         path = self.release(manifest.digest)
-        if _read(path + "/complete") != manifest.digest + "\n" or not os.access(path + "/env/bin/python", os.X_OK):
+        if not self.complete(manifest):
             todo.append("environment")
-        if _read(path + "/manifest.json") != manifest.text or _read(path + "/release.env") != self.settings(manifest):
+        beside = {**(extras or {}), "manifest.json": manifest.text, "release.env": self.settings(manifest)}
+        if any(_read("%s/%s" % (path, name)) != text for name, text in beside.items()):
             todo.append("settings")
         try:
             found = os.stat("%s/%s" % (self.cache, manifest.digest))
@@ -229,14 +253,26 @@ class Store:
                 "transfer-damaged", "what arrived is not whole", archive, str(error), "run again"
             ) from error
 
-    def install(self, manifest: Manifest, requirements: str, user: str) -> bool:
+    def install(
+        self,
+        manifest: Manifest,
+        requirements: str,
+        user: str,
+        extras: Optional[Mapping[str, str]] = None,
+        repair: bool = False,
+    ) -> bool:
         """Bring the release's environment, settings and caches about. Returns whether anything was done.
+
+        Args:
+            extras: name and text of what else stands beside the manifest.
+            repair: look at each installed file also when the release is complete, and mend what is damaged.
 
         Raises:
             ReleaseError: a blob is missing, the user is unknown, or the installer failed. No slot is touched.
         """
-        todo = self.unfinished(manifest, user)
-        if not todo:
+        todo = self.unfinished(manifest, user, extras)
+        wrong = self.damaged(manifest) if repair and "environment" not in todo else []
+        if not todo and not wrong:
             return False
         self.check_machine(manifest)
         try:
@@ -247,9 +283,12 @@ class Store:
             ) from None
         path = self.release(manifest.digest)
         os.makedirs(path, mode=0o755, exist_ok=True)
-        if "environment" in todo:
+        if "environment" in todo or wrong:
             self._unlink(path + "/complete")
+            _flush_folder(path)
             self.reached("marked incomplete")
+        for name, text in sorted((extras or {}).items()):
+            _write("%s/%s" % (path, name), text)
         _write(path + "/manifest.json", manifest.text)
         _write(path + "/requirements.txt", requirements)
         _write(path + "/release.env", self.settings(manifest))
@@ -258,9 +297,10 @@ class Store:
         os.makedirs(cache, mode=0o755, exist_ok=True)
         os.chown(cache, account.pw_uid, account.pw_gid)
         self.reached("caches made")
-        if "environment" in todo:
+        if "environment" in todo or wrong:
             try:
-                self._environment(manifest, path)
+                if not self._repaired(manifest, path, wrong):
+                    self._environment(manifest, path)
             except OSError:
                 shutil.rmtree(path + "/env", ignore_errors=True)
                 raise
@@ -346,6 +386,48 @@ class Store:
         self.reached("blob stored")
 
     def _environment(self, manifest: Manifest, path: str) -> None:
+        """The environment anew. What came out is compared with the wheels: a damaged unpacked copy is linked, too."""
+        uv, links = self._prepared(manifest)
+        for last in (False, True):
+            shutil.rmtree(path + "/env", ignore_errors=True)
+            self._run([uv, "venv", *_COMMON, "--python", self._python(manifest), path + "/env"], path)
+            self.reached("environment begun")
+            try:
+                self._run(self._install(uv, links, path), path)
+            except ReleaseError:
+                if last or not os.path.isdir(self.unpacked_cache):
+                    raise
+                self._forget_unpacked()  # it may be uv's own notes that are damaged
+                continue
+            self.reached("wheels installed")
+            wrong = self.damaged(manifest, settle=True)
+            self.reached("installed files compared")
+            if not wrong:
+                return
+            if not last:
+                self._forget_unpacked()
+        raise _damaged(path, wrong)
+
+    def _repaired(self, manifest: Manifest, path: str, wrong: List[Damage]) -> bool:
+        """Put only what is damaged anew, so that what runs from the rest is left alone. Returns whether that did it."""
+        if not wrong:
+            return False
+        uv, links = self._prepared(manifest)
+        # compiled from what was damaged, under the same time and size
+        shutil.rmtree("%s/%s/pycache" % (self.cache, manifest.digest), ignore_errors=True)
+        self._forget_unpacked()
+        install = self._install(uv, links, path)
+        for project in projects(wrong):
+            install += ["--reinstall-package", project]
+        try:
+            self._run(install, path)
+        except ReleaseError:
+            return False
+        self.reached("damaged wheels installed anew")
+        return not self.damaged(manifest, settle=True)
+
+    def _prepared(self, manifest: Manifest) -> Tuple[str, List[str]]:
+        """The installer, and the folders with the wheels under their names."""
         lacking = self.missing(manifest)
         if lacking:
             raise ReleaseError(
@@ -356,19 +438,22 @@ class Store:
                 "run again",
             )
         uv = self._installer(manifest)
-        env = path + "/env"
-        shutil.rmtree(env, ignore_errors=True)
         links = [self._link(wheel["sha256"], wheel["filename"]) for wheel in manifest.wheels]
         self.reached("wheels linked")
-        common = ["--offline", "--no-config", "--no-python-downloads", "--quiet"]
-        self._run([uv, "venv", *common, "--python", self._python(manifest), env], path)
-        self.reached("environment begun")
-        install = [uv, "pip", "install", *common, "--python", env + "/bin/python", "--require-hashes", "--no-index"]
-        install += ["--no-deps", "--link-mode", "hardlink", "--requirement", path + "/requirements.txt"]
+        return uv, links
+
+    @staticmethod
+    def _install(uv: str, links: List[str], path: str) -> List[str]:
+        install = [uv, "pip", "install", *_COMMON, "--python", path + "/env/bin/python", "--require-hashes"]
+        install += ["--no-index", "--no-deps", "--link-mode", "hardlink", "--requirement", path + "/requirements.txt"]
         for folder in links:
             install += ["--find-links", folder]
-        self._run(install, path)
-        self.reached("wheels installed")
+        return install
+
+    def _forget_unpacked(self) -> None:
+        """Let uv unpack the wheels anew. Environments keep the files that they are links to."""
+        shutil.rmtree(self.unpacked_cache, ignore_errors=True)
+        self.reached("unpacked copies dropped")
 
     def _link(self, sha256: str, filename: str) -> str:
         """The folder where a blob has its wheel's name. Always the same one, so that uv knows it again."""
@@ -388,7 +473,7 @@ class Store:
         try:
             with zipfile.ZipFile(blob) as wheel:
                 bad = unsafe_member(wheel)
-        except _BROKEN as error:
+        except BROKEN as error:
             why = "it is no wheel: %s" % (str(error) or type(error).__name__)
             raise ReleaseError("wheel-malformed", what, filename, why, fix) from error
         if bad:
@@ -411,7 +496,7 @@ class Store:
                     raise ReleaseError("installer-missing", "the wheel of uv holds no program", where, why, fix)
                 with wheel.open(names[0]) as source:
                     _write_stream(path, source, 0o755)
-        except _BROKEN as error:
+        except BROKEN as error:
             why = str(error) or type(error).__name__
             raise ReleaseError("installer-missing", "the wheel of uv cannot be read", where, why, fix) from error
         self.reached("installer unpacked")
@@ -424,11 +509,11 @@ class Store:
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": cache,
             "LC_ALL": "C.UTF-8",
-            "UV_CACHE_DIR": cache + "/uv",
+            "UV_CACHE_DIR": self.unpacked_cache,
             "NO_COLOR": "1",
         }
         try:
-            done = bounded.run(command, DEADLINE_S, cwd=folder, env=environment)
+            done = bounded.run(command, DEADLINE_S, cwd=folder, env=environment, preexec_fn=_ends_with_parent())
         except bounded.DeadlineError as error:
             parts = error.parts(
                 "uv did not finish the environment", folder, "look at load and disk of the container, then run again"
@@ -453,6 +538,29 @@ class Store:
             os.unlink(path)
         except FileNotFoundError:
             return
+
+
+def _damaged(path: str, wrong: List[Damage]) -> ReleaseError:
+    return ReleaseError(
+        "environment-damaged",
+        "%d installed files are not what the wheels say, after two attempts" % len(wrong),
+        path + "/env",
+        "; ".join(map(str, wrong[:5])),
+        "look at the disk (dmesg), then run again",
+    )
+
+
+def _ends_with_parent() -> Callable[[], None]:
+    """For a child: it is killed when this process is, so that nothing writes on without the store's lock."""
+    parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
+
+    def ask() -> None:
+        if prctl is not None:
+            prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return ask
 
 
 def _read(path: str) -> Optional[str]:
@@ -509,14 +617,12 @@ def _flush_folder(path: str) -> None:
 def _flush(path: str) -> None:
     """All that was written to the file system of `path` is on the disk when this returns."""
     try:
-        import ctypes
-
         handle = os.open(path, os.O_RDONLY)
         try:
             flushed = ctypes.CDLL(None, use_errno=True).syncfs(handle) == 0
         finally:
             os.close(handle)
-    except (ImportError, AttributeError, OSError):
+    except (AttributeError, OSError):
         flushed = False
     if not flushed:
         os.sync()
