@@ -29,6 +29,7 @@ while [ $# -gt 0 ]; do
         elif [ $1 = 255 ]; then
             echo "195 255" > {place}/dev/nvidiactl
         else
+            [ -e {place}/kept-away-$1 ] && exit 1
             echo "195 $1" > {place}/dev/nvidia$1
         fi ;;
     esac
@@ -101,6 +102,16 @@ def test_all_nodes_are_made_by_minor(host: Host) -> None:
     assert host.run() == (0, ["2 GPUs, all device nodes are there"])
     assert host.asked == ["-m -c 255 -c 1 -c 0", "-u -c 0"]
     assert host.run() == (0, ["2 GPUs, all device nodes are there"])
+
+
+def test_a_node_that_cannot_be_made_keeps_no_other_away(host: Host) -> None:
+    (host.place / "kept-away-1").touch()
+    status, lines = host.run()
+    assert status == 1
+    assert lines == [
+        "GPU 0000:06:00.0: /dev/nvidia1 is not there (No such file or directory)",
+        "nvidia-modprobe: status 1",
+    ]
 
 
 def test_a_look_makes_nothing(host: Host) -> None:
