@@ -3,12 +3,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import lspci_tree
 import pytest
 from pci_tree import eight_gpus
 from simulated import PLACES, uuid
 
 from rackwell.probe import sysfs
 from rackwell.probe.topology import Gpu, Port, Topology
+
+
+REAL = Path(__file__).parents[4] / "shared/samples/rtx-pro-6000-x8/lspci-vvv-bridges-gpus.txt"
 
 
 @pytest.fixture
@@ -46,6 +50,22 @@ def test_classes_of_the_eight(eight: Topology) -> None:
     ]
     assert not eight.crosses_root(0, 1)
     assert eight.crosses_root(0, 2)
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="the real machine's lspci is not here")
+def test_the_real_machine(tmp_path: Path) -> None:
+    """8x RTX PRO 6000 on ESC8000A-E13P, as its lspci shows it."""
+    lspci_tree.build(tmp_path, REAL.read_text())
+    tree = sysfs.read(tmp_path)
+    assert [gpu.bus_id[5:7] for gpu in tree.gpus] == ["06", "07", "75", "76", "84", "85", "f4", "f5"]
+    assert [socket["numa"] for socket in tree.sockets()] == [0, 1]
+    assert tree.switch_groups() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [tree.link_class(0, other) for other in range(1, 8)] == [
+        "same-switch",
+        *["same-root-complex"] * 2,
+        *["cross-socket"] * 4,
+    ]
+    assert {port.acs["ctl"] for port in tree.ports.values() if port.acs} == {0x11}
 
 
 def test_minors_are_nobodys_order(eight: Topology) -> None:
