@@ -11,7 +11,6 @@ from simulated import PLACES, uuid
 from rackwell.probe import sysfs
 from rackwell.probe.topology import Gpu, Port, Topology
 
-
 REAL = Path(__file__).parents[4] / "shared/samples/rtx-pro-6000-x8/lspci-vvv-bridges-gpus.txt"
 
 
