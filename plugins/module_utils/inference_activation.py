@@ -20,6 +20,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system impo
 
 SLOT = "current"
 HELD = "gate-held"
+# transient timer that starts a server that was stopped for a while
+_RETURN = "rackwell-inference-return"
 
 
 class Check(NamedTuple):
@@ -313,6 +315,19 @@ class Activation:
     def stop(self) -> None:
         """Stop the unit as systemd stops it; its files stay. Raises CommandError."""
         self._stop()
+
+    def return_by_itself(self, seconds: int) -> None:
+        """Have systemd start the unit after so long, unless :meth:`forget_return`. Raises CommandError."""
+        self.forget_return()
+        self.system.run_later(_RETURN, seconds, ["systemctl", "start", self.unit])
+
+    def forget_return(self) -> None:
+        """Take :meth:`return_by_itself` back, also one that was never ordered."""
+        try:
+            self.system.systemctl("stop", _RETURN + ".timer")
+        except CommandError:
+            # there is none
+            return
 
     def start_present(self, check: Check) -> Healthy:
         """Start the unit as it is, and see it serve; systemd may go on trying when this start fails.

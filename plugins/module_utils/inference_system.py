@@ -115,6 +115,18 @@ class System:
         if done.returncode != 0:
             raise CommandError((done.stderr or done.stdout).strip() or f"systemctl {' '.join(arguments)} failed")
 
+    def run_later(self, name: str, seconds: int, command: list[str]) -> None:
+        """Have a command run after so many seconds, by a transient timer ``name``.
+
+        Raises:
+            CommandError: it cannot be ordered.
+        """
+        done = self._run(
+            "systemd-run", "--quiet", "--collect", f"--unit={name}", f"--on-active={seconds}s", "--", *command
+        )
+        if done.returncode != 0:
+            raise CommandError((done.stderr or done.stdout).strip() or "systemd-run failed")
+
     def show(self, unit: str) -> UnitState:
         """The unit's present state."""
         return parse_show(self._run("systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)).stdout)

@@ -95,6 +95,12 @@ options:
     description: Consent to end what a running server serves. Without it O(state=stopped) fails when one runs.
     type: bool
     default: false
+  return_after:
+    description:
+      - Seconds after which systemd starts the server that O(state=stopped) stopped, whatever became of the run that
+        stopped it. O(state=running) takes this back. 0 for never.
+    type: int
+    default: 0
   state:
     description:
       - V(started) brings the server to what is declared.
@@ -324,6 +330,7 @@ class Server:
         with files.exclusive(self.paths.lock) as mine:
             if not mine:
                 self._activation_runs()
+            self.activation.forget_return()
             try:
                 if state.ended:
                     healthy = self.activation.start_present(self.check)
@@ -350,8 +357,18 @@ class Server:
             with files.exclusive(self.paths.lock) as mine:
                 if not mine:
                     self._activation_runs()
-                self.activation.stop()
+                self._stop(self.module.params["return_after"])
         done(self.module, True, result)
+
+    def _stop(self, return_after: int) -> None:
+        try:
+            if return_after:
+                # first: what ends this run in the next moment must not leave the server down for good
+                self.activation.return_by_itself(return_after)
+            self.activation.stop()
+        except CommandError as error:
+            fix = f"read systemctl status {self.unit}, then run again"
+            fail(self.module, "not-stopped", "the server could not be stopped", self.unit, str(error), fix)
 
     def _activation_runs(self) -> None:
         why = f"another run holds {self.paths.lock}"
@@ -596,6 +613,7 @@ def argument_spec() -> dict[str, Any]:
         "condition": {"type": "list", "elements": "str", "default": []},
         "ready_timeout": {"type": "int", "default": 3600},
         "allow_stop": {"type": "bool", "default": False},
+        "return_after": {"type": "int", "default": 0},
         "state": {"type": "str", "choices": ["started", "checked", "running", "stopped"], "default": "started"},
     }
 

@@ -70,12 +70,15 @@ class World:
             self.active, self.asked = not self.start.held, 0
             drop_in = Path(self.paths.runtime_units) / f"{UNIT}.d" / "50-rackwell-gate.conf"
             self.held.append(drop_in.exists())
-        elif verb == "stop":
+        elif verb == "stop" and rest == (UNIT,):
             self.active = False
         elif verb == "daemon-reload":
             self.loaded = Path(self.paths.unit_file).exists()
         elif verb in ("enable", "disable"):
             self.enabled = verb == "enable"
+
+    def run_later(self, name: str, seconds: int, command: list[str]) -> None:
+        self.calls.append(f"{name} in {seconds} s: {' '.join(command)}")
 
     def show(self, _unit: str) -> UnitState:
         self.asked += 1
@@ -301,3 +304,11 @@ def test_starting_what_the_gate_holds(paths: Paths) -> None:
     with pytest.raises(GateError) as error:
         activation.start_present(CHECK)
     assert (error.value.code, error.value.why) == ("gate-held", HELD_LINE)
+
+
+def test_a_server_that_was_stopped_for_a_while_returns_by_itself(paths: Paths) -> None:
+    activation, world = serve_old(paths, [])
+    world.calls.clear()
+    activation.return_by_itself(600)
+    # one that was ordered before is taken back first: systemd refuses a second of the same name
+    assert world.calls == ["stop", f"rackwell-inference-return in 600 s: systemctl start {UNIT}"]

@@ -186,7 +186,7 @@ def asked(*, active: bool, condition: list[str], **params: Any) -> tuple[Any, di
     server.user = "root"
     server.module = SimpleNamespace(
         check_mode=params.pop("check_mode", False),
-        params={"condition": condition, "model_path": "", "allow_stop": False, **params},
+        params={"condition": condition, "model_path": "", "allow_stop": False, "return_after": 0, **params},
         exit_json=end,
         fail_json=end,
     )
@@ -237,14 +237,15 @@ def test_a_server_that_runs_is_stopped_with_consent_only(monkeypatch: pytest.Mon
     stopped: list[bool] = []
     monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
     server, ended = asked(active=True, condition=[])
-    server.activation = SimpleNamespace(stop=lambda: stopped.append(True))
+    ordered: list[int] = []
+    server.activation = SimpleNamespace(stop=lambda: stopped.append(True), return_by_itself=ordered.append)
     with pytest.raises(EndedError):
         server.stopped()
     assert (ended["rackwell_error"]["code"], ended["held"], stopped) == ("server-running", True, [])
-    server.module.params["allow_stop"] = True
+    server.module.params.update(allow_stop=True, return_after=600)
     with pytest.raises(EndedError):
         server.stopped()
-    assert (ended["changed"], stopped) == (True, [True])
+    assert (ended["changed"], stopped, ordered) == (True, [True], [600])
 
 
 def test_a_server_that_is_down_needs_no_consent() -> None:
