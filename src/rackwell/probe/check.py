@@ -130,8 +130,10 @@ class _Run:
         order = [gpu.bus_id for gpu in topology.gpus]
         counts = self.stages.nvlinks(state, order) if order else []
         pairs = {(one, two): counts[i][j] for i, one in enumerate(order) for j, two in enumerate(order) if counts[i][j]}
-        numa = {str(k).lower(): v for k, v in ((context.host_facts or {}).get("numa") or {}).items() if v is not None}
-        context.topology = topology.with_nvlinks(pairs).with_numa(numa)
+        facts = context.host_facts or {}
+        numa = {str(k).lower(): v for k, v in (facts.get("numa") or {}).items() if v is not None and v >= 0}
+        paths = {str(gpu.get("bus_id")).lower(): gpu.get("path") or () for gpu in facts.get("gpus") or ()}
+        context.topology = topology.with_nvlinks(pairs).with_numa(numa).with_paths(paths)
 
     def _measure(self, context: Context) -> None:
         """Pairs, their repetition, all at once, allreduce."""

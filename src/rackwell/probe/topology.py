@@ -111,6 +111,16 @@ class Topology:
     def _classes(self) -> dict[Pair, str]:
         return {}
 
+    def with_paths(self, paths: Mapping[str, Sequence[str]]) -> Topology:
+        """Paths from the host, by bus id, for GPUs whose own tree shows none."""
+
+        def placed(gpu: Gpu) -> Gpu:
+            path = tuple(paths.get(gpu.bus_id) or ())
+            known = len(gpu.path) > 1 or not path or path[-1] != gpu.bus_id
+            return gpu if known else dataclasses.replace(gpu, path=path)
+
+        return dataclasses.replace(self, gpus=tuple(placed(gpu) for gpu in self.gpus))
+
     def gpu(self, index: int) -> Gpu:
         """Raises KeyError."""
         return self._by_index[index]

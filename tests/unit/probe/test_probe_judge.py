@@ -91,6 +91,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str, set[str]]] = {
     "another code": ({"start_error": (46, "CUDA_ERROR_DEVICE_UNAVAILABLE")}, "cuda-failed", set()),
     "hang in cuInit": ({"hang": "cuInit"}, "cuda-hang", set()),
     "hang in cuInit with HMM": ({"hang": "cuInit", "surroundings": {"hmm": True}}, "cuda-hang", {"hmm-enabled"}),
+    "no GPU at all": ({"gone": tuple(range(8))}, "cuda-no-device", {"gpu-missing"}),
     "one GPU gone": ({"gone": (5,)}, "gpu-missing", set()),
     "one pair corrupt": ({"corrupt": ((0, 1), (1, 0))}, "p2p-corrupt", set()),
     "one direction corrupt": ({"corrupt": ((2, 6),)}, "p2p-corrupt-one-way", set()),
@@ -253,6 +254,11 @@ def test_a_gpu_whose_node_was_not_passed_is_named_by_its_bus_id() -> None:
     assert "0000:85:00.0" in report["findings"][0]["where"]
     assert "/dev/nvidia7" in report["findings"][0]["fix"]
     assert list(below(report["findings"][0])) == ["gpu-missing"]
+
+
+def test_no_gpu_is_a_failure_even_where_nobody_said_how_many() -> None:
+    report = Machine(gone=tuple(range(8))).check(gpus=None)
+    assert (report["verdict"], codes(report)) == ("fail", ["cuda-no-device"])
 
 
 def test_more_gpus_than_declared() -> None:

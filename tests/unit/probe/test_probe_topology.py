@@ -130,6 +130,14 @@ def test_the_host_may_tell_the_nodes() -> None:
     assert topology.with_numa({"a": 0, "b": 1}).link_class(0, 1) == "cross-socket"
 
 
+def test_the_host_may_tell_the_paths() -> None:
+    topology = Topology((Gpu(0, "a", ("a",), 0), Gpu(1, "b", ("r1", "b"), 0)), numa_nodes=2)
+    placed = topology.with_paths({"a": ["r0", "up", "down", "a"], "b": ["r9", "b"]})
+    assert placed.gpu(0).switch == "up"
+    assert placed.gpu(1).root == "r1"  # what is seen here goes before what was told
+    assert topology.with_paths({"a": ["r0", "other"]}).gpu(0).root is None
+
+
 def test_the_narrowest_link_of_a_path_counts(eight: Topology) -> None:
     assert eight.pcie_gb_per_s(0) == pytest.approx(63.0, abs=0.1)
     ports = {**eight.ports, "0000:02:03.0": Port("0000:02:03.0", "downstream", 32.0, 8, 32.0, 8)}

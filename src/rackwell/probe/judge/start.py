@@ -117,6 +117,8 @@ def cuda(context: Context) -> Iterator[Finding]:
         yield make("cuda-wrong-data", what, context.names(wrong), gpus=wrong)
     for code, entries in failed.items():
         yield _failed(context, code, entries)
+    if context.cuda and context.cuda.get("state", "done") == "done" and not failed and not context.cuda.get("devices"):
+        yield make("cuda-no-device", "CUDA starts and finds no GPU", context.host)
     if context.cuda.get("state", "done") != "done" and not failed:
         code = "cuda-crash" if context.cuda["state"] == "crashed" else "cuda-hang"
         yield make(code, f"the check of CUDA {context.cuda.get('describe') or 'did not end well'}", context.host)
