@@ -17,7 +17,7 @@ from rackwell.probe import baseline as baselines
 from rackwell.probe import expectation, report
 from rackwell.probe.judge import Context, judge
 from rackwell.probe.judge.suspicion import suspicious_allreduce, suspicious_pairs, suspicious_patterns
-from rackwell.probe.plan import BESIDE_SIZE, MIB, Plan
+from rackwell.probe.plan import MIB, Plan
 from rackwell.probe.stages import Plain, Stages
 
 #: the longest that a stage may take, as a part of the whole; what is left of the whole limits it further
@@ -235,6 +235,3 @@ def _blocked(cuda: Plain) -> str:
     if bad:
         return f"because GPU {', '.join(bad)} fails the check of CUDA"
     return "there is one GPU only" if len(devices) == 1 else ""
-
-
-__all__ = ["BESIDE_SIZE", "check"]

@@ -277,19 +277,6 @@ DATA_MISMATCH_PEER: tuple[Advice, ...] = (
         "`dmesg` (IO_PAGE_FAULT)",
     ),
 )
-NO_ACCESS: tuple[Advice, ...] = (
-    Advice(
-        "the driver offers no direct access between these GPUs",
-        "on the Proxmox host see `nvidia-smi topo -p2p r`: GNS = the GPU, CNS = the chipset, TNS = "
-        "the topology, DR = a key",
-    ),
-)
-SLOW: tuple[Advice, ...] = (
-    Advice(
-        "ACS sends the path through the root port, the link has trained down, or P2P is staged through memory",
-        "on the Proxmox host `lspci -vvv | grep ACSCtl` must show no ReqRedir+; see `nvidia-smi -q -d PCIE` under load",
-    ),
-)
 
 
 def choose(advice: Collection[Advice], findings: Collection[str] = ()) -> Advice:

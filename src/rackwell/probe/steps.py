@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,34 +13,9 @@ from rackwell.probe.data import WrongDataError
 from rackwell.probe.driver import DriverError
 from rackwell.probe.errors import HANG, Advice, choose, explain
 
-PASS, FAIL = "pass", "fail"
-
 
 class StepFailedError(Exception):
     """A step failed and was reported: what depends on it is left out."""
-
-
-def problem(code: str, what: str, where: str, why: str, fix: str) -> dict[str, str]:
-    """One problem, in the shape that rackwell uses everywhere."""
-    return {"code": code, "what": what, "where": where, "why": why, "fix": fix}
-
-
-def verdict(problems: Sequence[dict[str, str]]) -> str:
-    return FAIL if problems else PASS
-
-
-def host() -> str:
-    return socket.gethostname()
-
-
-def gpu_name(device: dict[str, Any]) -> str:
-    """A GPU as problems name it: ``GPU 0 GPU-… at 0000:06:00.0``."""
-    parts = [f"GPU {device.get('index', '?')}"]
-    if device.get("uuid"):
-        parts.append(str(device["uuid"]))
-    if device.get("bus_id"):
-        parts.append(f"at {device['bus_id']}")
-    return " ".join(parts)
 
 
 @contextmanager
@@ -98,27 +72,3 @@ def steps_of(
 def _explained(error: dict[str, Any], findings: Collection[str], wrong_data: Sequence[Advice]) -> dict[str, Any]:
     advice = choose(wrong_data) if error["code"] is None else explain(error["code"], findings)
     return {**error, "cause": advice.cause, "fix": advice.fix}
-
-
-def failures(steps: Sequence[dict[str, Any]], where: str, kind: str, of: str = "") -> list[dict[str, str]]:
-    """The problems of the steps that failed.
-
-    ``kind`` begins their codes, e.g. ``cuda`` -> ``cuda-hang``; ``of`` says shortly whose steps they are.
-    """
-    found = []
-    for entry in steps:
-        error = entry["error"]
-        if not error:
-            continue
-        suffix = {"HANG": "hang", "HANG_IN_KERNEL": "hang", "CRASH": "crash", "WRONG_DATA": "wrong-data"}
-        number = "" if error["code"] is None or error["code"] < 0 else f" ({error['code']})"
-        name = f"{of}: {entry['step']}" if of else entry["step"]
-        what = f"{name} failed: {error['name']}{number}"
-        if error["name"] in suffix:
-            what = f"{name}: {error['detail']}"
-        elif error["call"] != entry["step"]:
-            what += f" from {error['call']}"
-        found.append(
-            problem(f"{kind}-{suffix.get(error['name'], 'failed')}", what, where, error["cause"], error["fix"])
-        )
-    return found
