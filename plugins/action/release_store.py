@@ -8,12 +8,13 @@ import hashlib
 import os
 import tempfile
 import zipfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 from ansible import constants as C  # noqa: N812 (ansible's own name for it)
 from ansible.plugins.action import ActionBase
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import failure
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import (
+    BESIDE,
     CHUNK_BYTES,
     Manifest,
     Piece,
@@ -21,10 +22,12 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest impo
     pack,
     pieces,
 )
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_signature import signer
 
 _MODULE = "rackwell.gpu.release_store"
 _MARGIN = 64 << 20
-_OWN = ("step", "manifest", "requirements", "archive")
+_OWN = ("step", "manifest", "requirements", "extras", "archive")
+_BLOCK = 4096
 
 
 class Bundle:
@@ -53,7 +56,14 @@ class Bundle:
             where = os.path.join(self.path, "requirements.txt")
             raise ReleaseError("bundle-damaged", "the release's requirements were changed", where, "", fix)
         self.blobs = os.path.join(os.path.dirname(os.path.dirname(self.path)), "blobs", "sha256")
+        self.extras = {name: text for name in BESIDE for text in [_text(os.path.join(self.path, name))] if text}
         self._fix = fix
+
+    def signer(self, allowed: str) -> str:
+        """Who of the file `allowed` signed the manifest. Raises ReleaseError when nobody did."""
+        path = os.path.join(self.path, "manifest.json")
+        name: str = signer(path, self.manifest.text, allowed, self.manifest.name)
+        return name
 
     def blob(self, sha256: str) -> str:
         """A wheel on the controller. Raises ReleaseError when it is not there, or not what its name says."""
@@ -71,13 +81,15 @@ class Bundle:
             raise ReleaseError("bundle-damaged", "a wheel of the release is damaged", path, why, self._fix)
         return path
 
-    def unpacked(self) -> int:
-        """About how many bytes all wheels take when they are unpacked."""
+    def unpacked(self, there: Iterable[str] = ()) -> int:
+        """About how many bytes the wheels take when they are unpacked, but for those that are `there` already."""
         total = 0
         for sha256, size in self.manifest.blobs.items():
+            if sha256 in there:
+                continue
             try:
                 with zipfile.ZipFile(os.path.join(self.blobs, sha256)) as wheel:
-                    total += sum(info.file_size for info in wheel.infolist())
+                    total += sum(-(-info.file_size // _BLOCK) * _BLOCK for info in wheel.infolist())
             except (OSError, ValueError, RuntimeError, zipfile.BadZipFile):
                 # the container has it already, the controller no longer
                 total += 3 * size
@@ -98,22 +110,30 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if not given.get("bundle"):
                 raise ReleaseError("missing-option", "option bundle is missing", "", "", "give the release's directory")
             bundle = Bundle(self._loader.path_dwim(os.path.expanduser(str(given["bundle"]))))
+            signers = given.pop("allowed_signers", None)
+            signed_by = bundle.signer(self._loader.path_dwim(os.path.expanduser(str(signers)))) if signers else None
             result.update(self._converge(given, bundle, task_vars or {}))
+            if signed_by and "rackwell_result" in result:
+                result["rackwell_result"]["signed_by"] = signed_by
         except ReleaseError as error:
             result.update(failed=True, changed=False, **failure(**error.parts))
         return result
 
     def _converge(self, given: Dict[str, Any], bundle: Bundle, task_vars: Dict[str, Any]) -> Dict[str, Any]:
         given["manifest"] = bundle.manifest.text
+        given["extras"] = bundle.extras
         query = self._call(given, {"step": "query"}, task_vars)
-        space = query.pop("rackwell_space", [])
+        space, room = query.pop("rackwell_space", []), query.pop("rackwell_room", None)
         if query.get("failed") or not query.get("changed"):
             return query
         found = query["rackwell_result"]
         missing = {sha256: bundle.manifest.blobs[sha256] for sha256 in found["blobs_missing"]}
         for sha256 in sorted(missing):
             bundle.blob(sha256)
-        _check_space(space, missing, 0 if found["staged"] else bundle.unpacked())
+        if room is not None:
+            found["budget"] = budget(bundle, found, missing, room, space)
+            _check_space(space, missing, found["budget"])
+            self._display.v("release_store: %s" % told(found["budget"]))
         chunks = pieces(missing)
         found["transfers"] = len(chunks)
         if self._task.check_mode:
@@ -158,21 +178,56 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return str(remote)
 
 
-def _check_space(space: List[Dict[str, Any]], missing: Dict[str, int], unpacked: int) -> None:
+def budget(
+    bundle: Bundle, found: Dict[str, Any], missing: Dict[str, int], room: Dict[str, Any], space: List[Dict[str, Any]]
+) -> Dict[str, int]:
+    """What staging takes, in bytes, what is available where the releases lie, and what could be freed there."""
+    blobs = sum(missing.values())
+    installed = 0 if found["staged"] else bundle.unpacked(room["unpacked"])
+    return {
+        "blobs": blobs,
+        "installed": installed,
+        "caches": room["caches"],
+        "needed": blobs + installed + room["caches"] + _MARGIN,
+        "available": space[0]["available"],
+        "could_free": room["could_free"],
+    }
+
+
+def told(budget: Dict[str, int]) -> str:
+    """A budget in a line."""
+    return (
+        "{needed:,} bytes are needed ({blobs:,} wheels, {installed:,} installed, {caches:,} caches), "
+        "{available:,} are available, rackwell gc could free {could_free:,}".format(**budget)
+    )
+
+
+def _check_space(space: List[Dict[str, Any]], missing: Dict[str, int], budget: Dict[str, int]) -> None:
     """Refuse before anything is sent when the container has too little room."""
     chunk = min(sum(missing.values()), CHUNK_BYTES)
     needed: Dict[int, int] = {}
-    for place, size in zip(space, (sum(missing.values()) + unpacked + _MARGIN, chunk)):
+    for place, size in zip(space, (budget["needed"] - budget["caches"], chunk, budget["caches"])):
         needed[place["device"]] = needed.get(place["device"], 0) + size
     for place in space:
         wanted = needed[place["device"]]
         if wanted > place["available"]:
+            enough = budget["could_free"] and wanted <= place["available"] + budget["could_free"]
             raise ReleaseError(
                 "no-space",
                 "the container has too little space for the release",
                 place["path"],
-                "{0:,} bytes are needed, {1:,} bytes are available; nothing was sent".format(
-                    wanted, place["available"]
+                "{0:,} bytes are needed, {1:,} bytes are available; nothing was sent. {2}".format(
+                    wanted, place["available"], told(budget)
                 ),
-                "free space there, or give the container a larger disk",
+                "run `rackwell gc` for this container, then again"
+                if enough
+                else "free space there, or give the container a larger disk",
             )
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except (OSError, UnicodeDecodeError):
+        return ""

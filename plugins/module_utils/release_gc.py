@@ -8,6 +8,7 @@ name. Wheels are needed by needed releases. What a needed release is made of is 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tu
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import DIGEST, Manifest, ReleaseError
 
 _DIGESTS = re.compile(rb"[0-9a-f]{64}")
+#: names of uv's unpacked copies, in its notes
+_ARCHIVES = re.compile(rb"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{16,24}(?![A-Za-z0-9_-])")
 #: a release that is on its way out; it is none any more under this name
 GONE = ".gone-"
 
@@ -149,7 +152,7 @@ class Collector:
         for digest, pids in self.running({*there, *cached}).items():
             why.setdefault(digest, []).append("processes " + ", ".join(map(str, sorted(pids)[:5])))
         kept = {digest: why[digest] for digest in there if digest in why}
-        items = [Item("release", one, [self._release(one)], self._name(one)) for one in there if one not in why]
+        items = [Item("release", one, [self._release(one)], self.build(one)) for one in there if one not in why]
         items += [Item("cache", one, ["%s/%s" % (self.cache, one)]) for one in cached if one not in why]
         items += self._leftovers()
         blobs, notes = self._needed_blobs(kept)
@@ -188,7 +191,8 @@ class Collector:
     def _release(self, digest: str) -> str:
         return "%s/releases/%s" % (self.root, digest)
 
-    def _name(self, digest: str) -> str:
+    def build(self, digest: str) -> str:
+        """Name of the build that a release was made of, empty when its manifest does not tell."""
         try:
             name: str = Manifest(_read(self._release(digest) + "/manifest.json") or "").name
         except ReleaseError:
@@ -237,21 +241,24 @@ class Collector:
         """
         cache = self.root + "/cache/uv"
         leaving = _links_of("%s/%s/env" % (self.root + "/releases", one) for one in going)
-        notes: Dict[str, List[str]] = {}
-        for folder, folders, names in os.walk(cache):
+        archives = {os.path.basename(path): path for path in glob.glob(os.path.realpath(cache) + "/archive-*/*")}
+        notes: Dict[str, List[str]] = {archive: [] for archive in archives.values()}
+        links: List[str] = []
+        for folder, folders, files in os.walk(cache):
             folders[:] = [name for name in folders if not name.startswith("archive-")]
-            for name in [*folders, *names]:
-                path = "%s/%s" % (folder, name)
-                if os.path.islink(path) and "/archive-" in os.readlink(path):
-                    archive = os.path.realpath(path)
-                    beside = [path + ending for ending in ("", ".rev", ".http", ".lock")]
-                    notes.setdefault(archive, []).extend(one for one in beside if os.path.lexists(one))
+            links += [
+                path for name in [*folders, *files] for path in ["%s/%s" % (folder, name)] if os.path.islink(path)
+            ]
+            for path in ["%s/%s" % (folder, name) for name in files if name.endswith((".rev", ".http"))]:
+                # what uv goes by; the link beside it only shows the way
+                for name in _ARCHIVES.findall(_bytes(path)):
+                    notes.get(archives.get(name.decode(), ""), []).append(path)
+        for path in links:
+            notes.get(os.path.realpath(path), []).append(path)
         items = []
         for archive, leading in sorted(notes.items()):
-            if not archive.startswith(os.path.realpath(cache) + "/") or _linked(archive, leaving):
-                continue
-            paths = [*leading, *([archive] if os.path.isdir(archive) else [])]
-            items.append(Item("unpacked", os.path.basename(leading[0]), paths))
+            if not _linked(archive, leaving):
+                items.append(Item("unpacked", os.path.basename([*leading, archive][-2:][0]), [*leading, archive]))
         return items
 
 
@@ -308,8 +315,8 @@ def _sizes(items: List[Item]) -> Dict[str, int]:
 
 
 def used(path: str) -> int:
-    """Bytes that everything under `path` takes on the disk."""
-    return sum(512 * state.st_blocks for state in _walk(path))
+    """Bytes that everything under `path` takes on the disk; a file with several links counts once."""
+    return sum({(state.st_dev, state.st_ino): 512 * state.st_blocks for state in _walk(path)}.values())
 
 
 def _names(folder: str) -> List[str]:
@@ -325,6 +332,14 @@ def _read(path: str) -> Optional[str]:
             return stream.read()
     except OSError:
         return None
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError:
+        return b""
 
 
 def _unlink(path: str) -> None:

@@ -15,6 +15,9 @@ SCHEMA = "rackwell.release/1"
 CHUNK_BYTES = 512 << 20
 """The most that one transfer holds, so that neither side needs room for the whole release twice."""
 
+BESIDE = ("sbom.cdx.json", "provenance.json", "manifest.json.sig")
+"""What may lie beside a manifest and travels with it: bill of materials, provenance, signature."""
+
 DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
 SLOT = re.compile(r"^[a-z][a-z0-9-]{0,63}\Z")
 RESERVED = ("store", "releases", "uv", "cache")

@@ -14,6 +14,9 @@ description:
     is checked by its SHA-256, and uv installs them offline, by hash, into the release's own environment.
   - A release counts as staged when its C(complete) file is there, which is written last. A half-made release is made
     anew, a damaged wheel is sent anew; whatever was interrupted, the next run brings it to an end.
+  - Before anything is sent the space is counted (wheels, what they take installed, caches as large as the present
+    release's) and held against what is free; the result tells it, and what C(rackwell gc) could free.
+  - Bill of materials, provenance and signature travel with the release when they lie beside its manifest.
   - A slot is a symbolic link in O(root) and is replaced by rename, after the release is complete. A failure never
     touches it.
 options:
@@ -41,6 +44,17 @@ options:
     type: str
     choices: [staged, active]
     default: staged
+  verify:
+    description:
+      - Compare each installed file with its wheel, also when the release is complete, and install anew what differs. In
+        check mode it is only told. What is installed now is always compared.
+    type: bool
+    default: false
+  allowed_signers:
+    description:
+      - File on the controller in the form that C(ssh-keygen) calls allowed signers. With it a release that is not
+        signed by one of them is refused before anything is sent.
+    type: path
   step:
     description: Set by the action plugin, which calls the module several times.
     type: str
@@ -52,6 +66,10 @@ options:
   requirements:
     description: Set by the action plugin, the text of the release's requirements.
     type: str
+  extras:
+    description: Set by the action plugin, name and text of what lies beside the manifest.
+    type: dict
+    default: {}
   archive:
     description: Set by the action plugin, path of what was sent.
     type: path
@@ -124,9 +142,28 @@ rackwell_result:
       type: list
       elements: str
     todo:
-      description: What else was missing, of environment, settings and caches.
+      description: What else was missing, of environment, settings, caches and files (installed, but damaged).
       type: list
       elements: str
+    files_damaged:
+      description: Installed files that are not what their wheels say, the first 20, with project and reason.
+      type: list
+      elements: dict
+    files_damaged_count:
+      description: How many there are.
+      type: int
+    beside:
+      description: What lies beside the manifest, of bill of materials, provenance and signature.
+      type: list
+      elements: str
+    signed_by:
+      description: Who signed the release, when O(allowed_signers) was given.
+      type: str
+    budget:
+      description:
+        - Bytes that staging takes, C(blobs), C(installed) and C(caches), together C(needed), what is C(available) and
+          what C(rackwell gc) could free, C(could_free). None when nothing is to be staged.
+      type: dict
     sent_bytes:
       description: Bytes of wheels that were sent, or would be sent in check mode.
       type: int
@@ -141,6 +178,8 @@ from typing import Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_gc import Collector, used
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_installed import summary
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import Manifest, ReleaseError, check_slot
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_target import Store
 
@@ -155,6 +194,9 @@ def main() -> None:
             "slot": {"type": "str"},
             "user": {"type": "str", "default": "rackwell"},
             "state": {"type": "str", "choices": ["staged", "active"], "default": "staged"},
+            "verify": {"type": "bool", "default": False},
+            "allowed_signers": {"type": "path"},
+            "extras": {"type": "dict", "default": {}},
             "step": {"type": "str", "choices": ["query", "receive", "install"], "default": "query"},
             "manifest": {"type": "str"},
             "requirements": {"type": "str"},
@@ -205,7 +247,12 @@ def _query(module: AnsibleModule, store: Store, manifest: Manifest) -> None:
     args: Dict[str, Any] = module.params
     store.check_machine(manifest)
     missing = store.missing(manifest)
-    todo = store.unfinished(manifest, args["user"])
+    todo = store.unfinished(manifest, args["user"], args["extras"])
+    staged = "environment" not in todo
+    # a wheel that is damaged itself is no measure: what was installed from it is compared when it was sent anew
+    wrong = store.damaged(manifest) if args["verify"] and staged and not missing else []
+    if wrong:
+        todo.append("files")
     before = store.slot(args["slot"]) if args["slot"] else None
     after = manifest.digest if args["state"] == "active" else before
     result = {
@@ -214,27 +261,45 @@ def _query(module: AnsibleModule, store: Store, manifest: Manifest) -> None:
         "digest": manifest.digest,
         "path": store.release(manifest.digest),
         "python": manifest.python,
-        "staged": "environment" not in todo,
-        "staged_before": "environment" not in todo,
+        "staged": staged,
+        "staged_before": staged,
         "slot": args["slot"],
         "slot_before": before,
         "slot_after": after,
         "blobs_missing": sorted(missing),
         "blobs_damaged": sorted(sha256 for sha256, state in missing.items() if state == "damaged"),
         "todo": todo,
+        "files_damaged": summary(wrong),
+        "files_damaged_count": len(wrong),
+        "beside": sorted(args["extras"]),
+        "budget": None,
         "sent_bytes": sum(manifest.blobs[sha256] for sha256 in missing),
         "transfers": 0,
     }
     diff = {
-        "before": _picture(result, "environment" not in todo and not missing, before),
+        "before": _picture(result, staged and not missing and not wrong, before),
         "after": _picture(result, True, after),
         "before_header": "releases before",
         "after_header": "releases after",
     }
     # not module.tmpdir, which would be made: a full disk must not keep this from telling that it is full
     transfers = os.path.expanduser(str(getattr(module, "_remote_tmp", None) or "/tmp"))  # noqa: S108
-    space = store.space([store.root, transfers])
-    done(module, bool(missing or todo or before != after), result, diff=diff, rackwell_space=space)
+    extra: Dict[str, Any] = {"rackwell_space": store.space([store.root, transfers, store.cache])}
+    if missing or not staged:
+        extra["rackwell_room"] = _room(store, manifest)
+    done(module, bool(missing or todo or before != after), result, diff=diff, **extra)
+
+
+def _room(store: Store, manifest: Manifest) -> Dict[str, Any]:
+    """What the budget needs from here: what is unpacked already, how large caches become, and what could be freed."""
+    collector = Collector(store.root, store.cache)
+    current = collector.slots().get("current", "")
+    mine = used("%s/%s" % (store.cache, manifest.digest))
+    return {
+        "unpacked": store.unpacked(manifest),
+        "caches": max(used("%s/%s" % (store.cache, current)) - mine, 0) if current else 0,
+        "could_free": collector.plan(wanted=[manifest.digest]).bytes,
+    }
 
 
 def _change(module: AnsibleModule, store: Store, manifest: Manifest) -> None:
@@ -252,7 +317,9 @@ def _change(module: AnsibleModule, store: Store, manifest: Manifest) -> None:
                 os.unlink(args["archive"])
         changed = True
     if args["step"] == "install":
-        changed = store.install(manifest, args["requirements"] or "", args["user"]) or changed
+        changed = (
+            store.install(manifest, args["requirements"] or "", args["user"], args["extras"], args["verify"]) or changed
+        )
         store.tidy()
         if args["state"] == "active":
             changed = store.switch(args["slot"], manifest.digest) or changed

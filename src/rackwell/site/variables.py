@@ -152,6 +152,9 @@ class Release(RoleVariables):
 
     release_build: Text
     release_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ release_build }}"
+    release_allowed_signers: str = ""
+    release_verify: bool = True
+    release_caches: str = "{{ inventory_dir }}/.rackwell/caches"
     release_root: Absolute = "/opt/rackwell"
     release_user: UnixUser = "rackwell"
 

@@ -89,6 +89,10 @@ def test_from_nothing_to_active(tmp_path: Path, one: Built, two: Built, user: st
     assert (check["rackwell_result"]["staged"], check["rackwell_result"]["sent_bytes"]) == (False, size)
     assert listed["stdout"] == "", "check mode makes nothing"
     assert staged["changed"]
+    budget = staged["rackwell_result"].pop("budget")
+    assert budget["blobs"] == size
+    assert budget["needed"] > budget["blobs"] + budget["installed"] > size
+    assert budget == check["rackwell_result"]["budget"] | {"available": budget["available"]}, "told before, too"
     assert staged["rackwell_result"] == {
         "schema": "rackwell.release_store/1",
         "name": "one",
@@ -103,12 +107,16 @@ def test_from_nothing_to_active(tmp_path: Path, one: Built, two: Built, user: st
         "blobs_missing": sorted(one.manifest.blobs),
         "blobs_damaged": [],
         "todo": ["environment", "settings", "caches"],
+        "files_damaged": [],
+        "files_damaged_count": 0,
+        "beside": [],
         "sent_bytes": size,
         "transfers": 1,
     }
     assert f"one {digest[:12]}: not staged" in staged["diff"]["before"]
     assert f"one {digest[:12]}: staged" in staged["diff"]["after"]
     assert not again["changed"]
+    assert again["rackwell_result"]["budget"] is None
     assert again["rackwell_result"]["transfers"] == 0
     assert active["changed"]
     assert active["rackwell_result"]["slot_after"] == digest
