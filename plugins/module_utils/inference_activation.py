@@ -321,6 +321,10 @@ class Activation:
         self.forget_return()
         self.system.run_later(_RETURN, seconds, ["systemctl", "start", self.unit])
 
+    def returns(self) -> bool:
+        """Whether :meth:`return_by_itself` is due."""
+        return bool(self.system.show(_RETURN + ".timer").active == "active")
+
     def forget_return(self) -> None:
         """Take :meth:`return_by_itself` back, also one that was never ordered."""
         try:

@@ -346,10 +346,13 @@ class Server:
     def stopped(self) -> None:
         """Stop what runs, with consent."""
         state = self.system.show(self.unit)
-        result = {"schema": SCHEMA, "unit": self.unit, "release": self.present.release, "stopped": not state.ended}
-        if state.ended:
+        # one that an interrupted run stopped for a while has to come back after this run as well
+        awaited = self.activation.returns()
+        wanted = awaited or not state.ended
+        result = {"schema": SCHEMA, "unit": self.unit, "release": self.present.release, "stopped": wanted}
+        if not wanted:
             done(self.module, False, result)
-        if not self.module.params["allow_stop"]:
+        if not self.module.params["allow_stop"] and not state.ended:
             why = "it would be disturbed, and would falsify what is measured"
             fix = "stop it for that time with --allow-stop-server (it is started again), or run this while it is down"
             fail(self.module, "server-running", "the inference server runs", self.unit, why, fix, held=True)

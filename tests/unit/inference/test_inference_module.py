@@ -238,7 +238,9 @@ def test_a_server_that_runs_is_stopped_with_consent_only(monkeypatch: pytest.Mon
     monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
     server, ended = asked(active=True, condition=[])
     ordered: list[int] = []
-    server.activation = SimpleNamespace(stop=lambda: stopped.append(True), return_by_itself=ordered.append)
+    server.activation = SimpleNamespace(
+        stop=lambda: stopped.append(True), return_by_itself=ordered.append, returns=lambda: False
+    )
     with pytest.raises(EndedError):
         server.stopped()
     assert (ended["rackwell_error"]["code"], ended["held"], stopped) == ("server-running", True, [])
@@ -248,12 +250,17 @@ def test_a_server_that_runs_is_stopped_with_consent_only(monkeypatch: pytest.Mon
     assert (ended["changed"], stopped, ordered) == (True, [True], [600])
 
 
-def test_a_server_that_is_down_needs_no_consent() -> None:
-    server, ended = asked(active=False, condition=[])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_server_that_is_down_needs_no_consent(monkeypatch: pytest.MonkeyPatch, awaited: bool) -> None:
+    """And comes back after this run only when an interrupted one before it had stopped it."""
+    monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
+    ordered: list[int] = []
+    server, ended = asked(active=False, condition=[], return_after=600)
+    server.activation = SimpleNamespace(stop=lambda: None, return_by_itself=ordered.append, returns=lambda: awaited)
     with pytest.raises(EndedError):
         server.stopped()
-    assert ended["changed"] is False
-    assert ended["rackwell_result"]["stopped"] is False
+    assert (ended["changed"], ended["rackwell_result"]["stopped"]) == (awaited, awaited)
+    assert ordered == ([600] if awaited else [])
 
 
 def test_asking_a_server_that_the_gate_held_tells_what_the_gate_says_now() -> None:
