@@ -24,12 +24,18 @@ def run(
     cwd: Path | str | None = None,
     env: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
+    stdin: Path | None = None,
+    stdout: Path | None = None,
+    keep: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run `command` to its end, as a process group of its own, which is killed at the deadline and on any exception.
 
     Args:
         late: raised at the deadline, its `why` completed; see :func:`timed_out`.
         on_line: called with each line as it comes; stdout holds stderr too, then.
+        stdin: a file that it reads; None for nothing.
+        keep: open files that it gets, too: a lock on one is held for as long as it runs.
+        stdout: a file that gets what it writes, byte for byte; the result's stdout is empty, then.
 
     Raises:
         RackwellError: it did not end in `seconds` (exit 1).
@@ -37,16 +43,19 @@ def run(
     expired = threading.Event()
     with (
         _hangup(),
+        (stdin or Path(os.devnull)).open("rb") as source,
+        stdout.open("wb") if stdout else contextlib.nullcontext(subprocess.PIPE) as target,
         subprocess.Popen(
             command,
             cwd=cwd,
             env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=source,
+            stdout=target,
             stderr=subprocess.STDOUT if on_line else subprocess.PIPE,
             text=True,
             errors="replace",
             start_new_session=True,
+            pass_fds=keep,
         ) as process,
     ):
 
@@ -67,7 +76,7 @@ def run(
             clock.cancel()
     if expired.is_set():
         raise RackwellError(late, ExitCode.FAILED)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, out or "", err)
 
 
 def timed_out(what: str, where: str, seconds: float, why: str, fix: str) -> Problem:

@@ -6,6 +6,9 @@ uv can read::
 
     # rackwell-lock/1 inputs-sha256:<64 hex>
     numpy==2.3.5 --hash=sha256:<64 hex>  # numpy-2.3.5-cp311-cp311-manylinux_2_28_x86_64.whl 16900000 bytes
+
+Wheels that are built here from a git commit are no index's, so they stand in comments: what they are built from, what
+with, and what must come out.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import sys
 import tempfile
 import tomllib
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +31,28 @@ from packaging.utils import canonicalize_name
 
 from rackwell import bounded
 from rackwell.build.files import write_atomically
-from rackwell.build.model import BuildSpec
+from rackwell.build.model import BuildSpec, Source
 from rackwell.build.wheelfile import UV_PLATFORM, best
 from rackwell.errors import ExitCode, Problem, RackwellError
 
 #: Seconds for uv, and for pip, which may bring some 10 GB.
 DEADLINE_S = 3600
+_TOOLS_PYTHON = "3.11"
+_RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _HEADER = re.compile(r"^# rackwell-lock/1 inputs-sha256:([0-9a-f]{64})$")
 _LINE = re.compile(
     r"^(?P<project>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})  "
     r"# (?P<filename>[^\s/]+\.whl) (?P<size>\d+) bytes$"
 )
+_GIT = re.compile(
+    r"^# git (?P<project>[a-z0-9-]+)==(?P<version>\S+) commit:(?P<commit>[0-9a-f]{40}) tree:(?P<tree>[0-9a-f]{40}) "
+    r"sha256:(?P<sha256>[0-9a-f]{64})  (?P<filename>[^\s/]+\.whl) (?P<size>\d+) bytes$"
+)
+_SUBMODULE = re.compile(r"^#   submodule commit:(?P<commit>[0-9a-f]{40}) tree:(?P<tree>[0-9a-f]{40})  (?P<path>.+)$")
+_WITH = "#   with "
 _INSTALLER = "# the installer: travels with the release, is no part of its environment"
 _SOURCES = "# the sources"
+_GIT_SOURCES = "# the git sources: built here, with the wheels below each, from exactly these trees"
 _DEPENDENCIES = "# what they need"
 
 
@@ -55,6 +67,32 @@ class LockedWheel:
     size: int
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class LockedSubmodule:
+    """A submodule of a git source: its place in the tree, its commit, and that one's tree."""
+
+    path: str
+    commit: str
+    tree: str
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class LockedGit:
+    """A git source.
+
+    Attributes:
+        wheel: what the build must give, byte for byte.
+        commit, tree, submodules: what it is built from.
+        tools: the wheels that it is built with.
+    """
+
+    wheel: LockedWheel
+    commit: str
+    tree: str
+    submodules: tuple[LockedSubmodule, ...]
+    tools: tuple[LockedWheel, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Lock:
     """`installer` is uv, `sources` the projects that may be patched, `dependencies` the rest."""
@@ -63,20 +101,18 @@ class Lock:
     installer: LockedWheel
     sources: tuple[LockedWheel, ...]
     dependencies: tuple[LockedWheel, ...]
+    git: tuple[LockedGit, ...] = ()
 
     @property
     def wheels(self) -> tuple[LockedWheel, ...]:
-        """All of them."""
+        """All that an index has."""
         return (self.installer, *self.sources, *self.dependencies)
 
     def text(self) -> str:
         """The lock as its file has it."""
 
         def lines(wheels: Sequence[LockedWheel]) -> list[str]:
-            return [
-                f"{w.project}=={w.version} --hash=sha256:{w.sha256}  # {w.filename} {w.size} bytes"
-                for w in sorted(wheels)
-            ]
+            return [_line(wheel) for wheel in sorted(wheels)]
 
         parts = [
             f"# rackwell-lock/1 inputs-sha256:{self.inputs}",
@@ -85,10 +121,26 @@ class Lock:
             *lines([self.installer]),
             _SOURCES,
             *lines(self.sources),
+            *([_GIT_SOURCES] if self.git else []),
+            *(line for git in sorted(self.git) for line in _git_lines(git)),
             _DEPENDENCIES,
             *lines(self.dependencies),
         ]
         return "\n".join(parts) + "\n"
+
+
+def _line(wheel: LockedWheel) -> str:
+    return f"{wheel.project}=={wheel.version} --hash=sha256:{wheel.sha256}  # {wheel.filename} {wheel.size} bytes"
+
+
+def _git_lines(git: LockedGit) -> list[str]:
+    wheel = git.wheel
+    ids = f"commit:{git.commit} tree:{git.tree} sha256:{wheel.sha256}"
+    return [
+        f"# git {wheel.project}=={wheel.version} {ids}  {wheel.filename} {wheel.size} bytes",
+        *(f"#   submodule commit:{sub.commit} tree:{sub.tree}  {sub.path}" for sub in sorted(git.submodules)),
+        *(f"{_WITH}{_line(tool)}" for tool in sorted(git.tools)),
+    ]
 
 
 def inputs_digest(spec: BuildSpec, python: str) -> str:
@@ -96,11 +148,18 @@ def inputs_digest(spec: BuildSpec, python: str) -> str:
     inputs = {
         "python": python,
         "platform": UV_PLATFORM,
-        "sources": {name: source.version for name, source in spec.sources.items()},
+        "sources": {name: _declared(source) for name, source in spec.sources.items()},
         "dependencies": spec.dependencies,
         "requirements": sorted(spec.requirements),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _declared(source: Source) -> str | dict[str, Any]:
+    if source.git is None:
+        return source.version
+    keys = ("git", "commit", "tag", "subdirectory", "submodules", "version")
+    return {key: getattr(source, key) for key in keys}
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -121,21 +180,47 @@ def read_lock(path: Path) -> Lock | None:
         raise _damaged(path, 1, "the first line does not name the digest of the inputs")
     sections: dict[str, list[LockedWheel]] = {_INSTALLER: [], _SOURCES: [], _DEPENDENCIES: []}
     section: list[LockedWheel] | None = None
+    git: list[LockedGit] = []
     for number, line in enumerate(lines[1:], start=2):
         if line in sections:
             section = sections[line]
+        elif line.startswith(("# git ", "#   ")):
+            if not _take_git(line, git):
+                raise _damaged(path, number, f"'{line[:80]}' is no part of a locked git source")
         elif line.startswith("#") or not line.strip():
             continue
         else:
             match = _LINE.match(line)
             if match is None or section is None:
                 raise _damaged(path, number, f"'{line[:80]}' is not a locked wheel")
-            section.append(
-                LockedWheel(match["project"], match["version"], match["filename"], match["sha256"], int(match["size"]))
-            )
+            section.append(_wheel(match))
     if len(sections[_INSTALLER]) != 1:
         raise _damaged(path, 1, f"it names {len(sections[_INSTALLER])} installers instead of one")
-    return Lock(header[1], sections[_INSTALLER][0], tuple(sections[_SOURCES]), tuple(sections[_DEPENDENCIES]))
+    return Lock(
+        header[1], sections[_INSTALLER][0], tuple(sections[_SOURCES]), tuple(sections[_DEPENDENCIES]), tuple(git)
+    )
+
+
+def _wheel(match: re.Match[str]) -> LockedWheel:
+    return LockedWheel(match["project"], match["version"], match["filename"], match["sha256"], int(match["size"]))
+
+
+def _take_git(line: str, git: list[LockedGit]) -> bool:
+    """Add what a line says of a git source: a new one, or a part of the last. False when it says neither."""
+    if match := _GIT.match(line):
+        git.append(LockedGit(_wheel(match), match["commit"], match["tree"], (), ()))
+        return True
+    if not git:
+        return False
+    last = git[-1]
+    if match := _SUBMODULE.match(line):
+        found = LockedSubmodule(match["path"], match["commit"], match["tree"])
+        git[-1] = dataclasses.replace(last, submodules=(*last.submodules, found))
+    elif line.startswith(_WITH) and (match := _LINE.match(line.removeprefix(_WITH))):
+        git[-1] = dataclasses.replace(last, tools=(*last.tools, _wheel(match)))
+    else:
+        return False
+    return True
 
 
 def write_lock(path: Path, lock: Lock) -> None:
@@ -143,17 +228,26 @@ def write_lock(path: Path, lock: Lock) -> None:
     write_atomically(path, lock.text().encode())
 
 
-def resolve(spec: BuildSpec, python: str) -> Lock:
+def resolve(spec: BuildSpec, python: str, git: Mapping[Path, LockedGit] | None = None) -> Lock:
     """Resolve the build's inputs against the package index that this machine is set up for.
+
+    Args:
+        git: the wheels of the git sources, as files of their own names.
 
     Raises:
         RackwellError: no set of wheels satisfies the build, or the index cannot be asked.
     """
-    pins = [f"{name}=={source.version}" for name, source in sorted(spec.sources.items())]
+    built = git or {}
+    released = {name: source for name, source in spec.sources.items() if source.git is None}
+    pins = [f"{name}=={source.version}" for name, source in sorted(released.items())]
     installer = f"uv=={importlib.metadata.version('uv')}"
     if spec.dependencies == "full":
         alone = [installer]
-        followed = [*pins, *spec.requirements]
+        followed = [
+            *pins,
+            *(f"{git.wheel.project} @ {path.as_uri()}" for path, git in built.items()),
+            *spec.requirements,
+        ]
     else:
         alone = [installer, *pins]
         followed = list(spec.requirements)
@@ -161,8 +255,8 @@ def resolve(spec: BuildSpec, python: str) -> Lock:
     rest = {w.project: w for w in _compile(spec, followed, python, follow=True)} if followed else {}
     uv = taken.pop("uv")
     if spec.dependencies == "full":
-        taken = {name: rest.pop(name) for name in spec.sources}
-    if both := sorted(taken.keys() & rest.keys()):
+        taken = {name: rest.pop(name) for name in released}
+    if both := sorted((taken.keys() | {git.wheel.project for git in built.values()}) & rest.keys()):
         raise RackwellError(
             Problem(
                 "source-also-required",
@@ -173,7 +267,27 @@ def resolve(spec: BuildSpec, python: str) -> Lock:
             ),
             ExitCode.INVALID,
         )
-    return Lock(inputs_digest(spec, python), uv, tuple(sorted(taken.values())), tuple(sorted(rest.values())))
+    return Lock(
+        inputs_digest(spec, python),
+        uv,
+        tuple(sorted(taken.values())),
+        tuple(sorted(rest.values())),
+        tuple(sorted(built.values())),
+    )
+
+
+def resolve_tools(spec: BuildSpec, requirements: Sequence[str], name: str) -> tuple[LockedWheel, ...]:
+    """The wheels that the git source `name` is built with, for this program's own Python.
+
+    Those that fit every Python are taken where there are any, so that one lock serves several machines.
+
+    Raises:
+        RackwellError: no set of wheels satisfies `requirements`.
+    """
+    if not requirements:
+        return ()
+    # the versions of the oldest Python that rackwell runs on are everyone's
+    return tuple(sorted(_compile(spec, requirements, _TOOLS_PYTHON, follow=True, tools_of=name)))
 
 
 def late(what: str, where: str) -> Problem:
@@ -205,7 +319,9 @@ def uv_environment() -> dict[str, str]:
     return {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follow: bool) -> list[LockedWheel]:
+def _compile(
+    spec: BuildSpec, requirements: Sequence[str], python: str, *, follow: bool, tools_of: str = ""
+) -> list[LockedWheel]:
     with tempfile.TemporaryDirectory(prefix="rackwell-lock-") as folder:
         inputs = Path(folder) / "requirements.in"
         inputs.write_text("\n".join(requirements) + "\n", encoding="utf-8")
@@ -217,22 +333,30 @@ def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follo
             env=uv_environment(),
         )
     if done.returncode != 0:
+        what = f"what {tools_of} needs to be built" if tools_of else f"build {spec.name}"
+        where = ("sources", tools_of) if tools_of else ("requirements" if follow and spec.requirements else "sources",)
         raise RackwellError(
             Problem(
                 "resolve-failed",
-                f"no set of wheels for Python {python} satisfies build {spec.name}",
-                spec.where("requirements" if follow and spec.requirements else "sources"),
+                f"no set of wheels for Python {python} satisfies {what}",
+                spec.where(*where),
                 _said(done.stderr),
                 "change the versions asked for; or, if the index did not answer, make it reachable and run again",
             ),
             ExitCode.FAILED,
         )
-    return [_chosen(spec, package, python) for package in tomllib.loads(done.stdout).get("packages", [])]
+    packages = tomllib.loads(done.stdout).get("packages", [])
+    # a wheel of this machine's comes back as an archive: it is a git source, and locked as one
+    return [_chosen(spec, package, python, tools=bool(tools_of)) for package in packages if "archive" not in package]
 
 
-def _chosen(spec: BuildSpec, package: dict[str, Any], python: str) -> LockedWheel:
+def _chosen(spec: BuildSpec, package: dict[str, Any], python: str, *, tools: bool) -> LockedWheel:
     wheels = {wheel_filename(wheel): wheel for wheel in package.get("wheels", [])}
-    filename = best(list(wheels), python)
+    if tools:
+        pure = [name for name in wheels if name.endswith("-none-any.whl") and best([name], python)]
+        filename = best(pure, python) or best(list(wheels), _RUNNING)
+    else:
+        filename = best(list(wheels), python)
     project, version = canonicalize_name(package["name"]), str(package.get("version", ""))
     if filename is None:
         raise RackwellError(

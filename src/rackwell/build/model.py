@@ -12,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from rackwell.build import giturl
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.site.validation import Declared, validate
 from rackwell.site.yamlsource import Document, Pointer, load
@@ -43,11 +44,37 @@ def _requirement(value: str) -> str:
     return value
 
 
+def _commit(value: str) -> str:
+    if re.fullmatch(r"[0-9a-f]{40}", value):
+        return value
+    if re.fullmatch(r"[0-9a-f]{4,39}", value):
+        raise ValueError("is a short commit id, which another commit may come to share: give all 40 digits")
+    raise ValueError("must be a commit id of 40 hexadecimal digits: a branch or a tag can move")
+
+
+def _tag(value: str) -> str:
+    # git's own rule (git check-ref-format), as far as a tag needs it
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/+-]*", value) or re.search(r"\.\.|//|/\.|\.lock(/|$)|[./]$", value):
+        raise ValueError("must be a tag's name, such as v0.5.9")
+    return value
+
+
+def _subdirectory(value: str) -> str:
+    path = PurePosixPath(value)
+    if not value.isprintable() or path.is_absolute() or ".." in path.parts or "\\" in value:
+        raise ValueError("must be a directory inside the repository, such as python")
+    return "" if str(path) == "." else str(path)
+
+
 Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PythonVersion = Annotated[str, pydantic.StringConstraints(pattern=r"^3\.(9|[1-9][0-9])$")]
 VersionText = Annotated[str, pydantic.AfterValidator(_version)]
 ProjectName = Annotated[str, pydantic.AfterValidator(_project)]
 RequirementText = Annotated[str, pydantic.AfterValidator(_requirement)]
+GitUrl = Annotated[str, pydantic.AfterValidator(giturl.checked)]
+CommitText = Annotated[str, pydantic.AfterValidator(_commit)]
+TagText = Annotated[str, pydantic.AfterValidator(_tag)]
+SubdirectoryText = Annotated[str, pydantic.AfterValidator(_subdirectory)]
 
 
 def _beside(value: str) -> str:
@@ -72,10 +99,38 @@ class Strict(Declared):
 
 
 class Source(Strict):
-    """One project that is taken as a released wheel, and may be patched."""
+    """One project that may be patched: a released wheel, or a wheel built here from one commit of a git repository.
 
-    version: VersionText
+    Attributes:
+        version: of a git source: what its wheel is to be called. Empty: what the project says of itself.
+        sha256: of a released wheel.
+        git: URL of the repository; None for a released wheel.
+        commit: the whole id of the commit.
+        tag: a tag that must lead to the commit. It is looked at when the repository is asked, not in each build.
+        subdirectory: where in the repository the project lies; empty for its root.
+        submodules: whether they are brought, too.
+    """
+
+    version: VersionText = ""
     sha256: Sha256 | None = None
+    git: GitUrl | None = None
+    commit: CommitText | None = None
+    tag: TagText | None = None
+    subdirectory: SubdirectoryText = ""
+    submodules: bool = True
+
+    @pydantic.model_validator(mode="after")
+    def _one_kind(self) -> Source:
+        if self.git is None:
+            if named := sorted(self.model_fields_set & {"commit", "tag", "subdirectory", "submodules"}):
+                raise ValueError(f"has {named[0]}, which is for a git source: give `git: URL` as well")
+            if not self.version:
+                raise ValueError("needs `version`, or `git` and `commit`")
+        elif self.commit is None:
+            raise ValueError("needs `commit`, the whole id: a branch or a tag can move")
+        elif self.sha256 is not None:
+            raise ValueError("has sha256, which is for a released wheel: a git source is pinned by its commit")
+        return self
 
 
 class OwnWheel(Strict):

@@ -15,11 +15,11 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from rackwell.build import gitbuild, series
 from rackwell.build import lock as locks
-from rackwell.build import series
 from rackwell.build.fetch import Blobs, fetch
 from rackwell.build.files import link_atomically, scratch, sha256_of, telling_file_errors
-from rackwell.build.model import BuildSpec
+from rackwell.build.model import BuildSpec, Source
 from rackwell.build.probewheel import PROJECT, probe_wheel
 from rackwell.build.wheelfile import MALFORMED, PLATFORM, Wheel, WheelName, best, patched
 from rackwell.errors import ExitCode, Problem, RackwellError
@@ -89,12 +89,17 @@ def make_release(
         if not patch.meta.touches_at(patch.version):
             progress(f"note: the engine does not run what patch {patch.name} changes in {patch.version}")
     with telling_file_errors(state), scratch(state) as folder:
-        lock = _lock(spec, _lock_path(spec, state, catalog, suffix), version, relock, progress)
-        _check_sources(spec, lock)
         blobs = Blobs(state)
+        yard = gitbuild.Yard(spec, state, blobs, folder, progress)
+        lock_path = _lock_path(spec, state, catalog, suffix)
+        lock = _lock(yard, lock_path, version, relock)
+        _check_sources(spec, lock)
         fetch(lock.wheels, version, blobs, folder, progress)
+        if gitbuild.bring_git(yard, lock.git):
+            progress(f"lock {lock_path.name}: the git sources came out as locked")
         packed = [_as_packed(blobs, wheel) for wheel in lock.dependencies]
         packed += [_patch(patches, blobs, wheel, progress) for wheel in lock.sources]
+        packed += [_patch(patches, blobs, git.wheel, progress) for git in lock.git]
         packed += _own(spec, version, blobs)
         if spec.probe:
             packed.append(_probe(blobs))
@@ -117,7 +122,8 @@ def _lock_path(spec: BuildSpec, state: Path, catalog: Path, suffix: str) -> Path
     return folder / f"{spec.name}{suffix}.lock"
 
 
-def _lock(spec: BuildSpec, path: Path, python: str, relock: bool, progress: Progress) -> locks.Lock:
+def _lock(yard: gitbuild.Yard, path: Path, python: str, relock: bool) -> locks.Lock:
+    spec, progress = yard.spec, yard.progress
     inputs = locks.inputs_digest(spec, python)
     found = None if relock else locks.read_lock(path)
     if found is not None and found.inputs == inputs:
@@ -125,7 +131,7 @@ def _lock(spec: BuildSpec, path: Path, python: str, relock: bool, progress: Prog
         return found
     reason = "asked for" if relock else "the build's inputs changed" if found else "there is none yet"
     progress(f"lock {path.name}: resolving ({reason})")
-    lock = locks.resolve(spec, python)
+    lock = locks.resolve(spec, python, gitbuild.lock_git(yard))
     locks.write_lock(path, lock)
     progress(f"lock {path.name}: {len(lock.wheels)} wheels")
     return lock
@@ -288,8 +294,11 @@ def _manifest(
         "python": python,
         "platform": PLATFORM,
         "sources": [
-            {"project": w.project, "version": w.version, "wheel": w.filename, "sha256": w.sha256}
-            for w in sorted(lock.sources)
+            *(
+                {"project": w.project, "version": w.version, "wheel": w.filename, "sha256": w.sha256}
+                for w in sorted(lock.sources)
+            ),
+            *(_git_source(spec.sources[git.wheel.project], git) for git in sorted(lock.git)),
         ],
         "patches": [
             {
@@ -308,6 +317,23 @@ def _manifest(
         "wheels": [dataclasses.asdict(wheel) for wheel in packed],
         "uv": {"filename": installer.filename, "sha256": installer.sha256, "size": installer.size},
         "requirements_sha256": hashlib.sha256(requirements).hexdigest(),
+    }
+
+
+def _git_source(source: Source, git: locks.LockedGit) -> dict[str, Any]:
+    wheel = git.wheel
+    return {
+        "project": wheel.project,
+        "version": wheel.version,
+        "wheel": wheel.filename,
+        "sha256": wheel.sha256,
+        "git": {
+            "url": source.git,
+            "commit": git.commit,
+            "tree": git.tree,
+            "subdirectory": source.subdirectory,
+            "submodules": [dataclasses.asdict(sub) for sub in sorted(git.submodules)],
+        },
     }
 
 

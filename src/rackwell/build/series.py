@@ -162,6 +162,14 @@ def _find(spec: BuildSpec, use: PatchUse, where: str, catalog: Path) -> Patch:
             f"add {meta.project} to `sources`, or remove the patch",
         )
     version = spec.sources[meta.project].version
+    if not version:
+        raise _invalid(
+            "patch-needs-version",
+            f"nothing says which version of {meta.project} patch {name} is for",
+            where,
+            f"{meta.project} is a git source without `version`",
+            f"add `version` at {spec.where('sources', meta.project)}: what the commit calls itself, such as 0.5.11",
+        )
     if meta.is_upstream(version):
         raise _invalid(
             "patch-upstream-already",
@@ -232,7 +240,7 @@ def _companions(spec: BuildSpec, patch: Patch, catalog: Path) -> Iterator[Proble
             yield from error.problems
             continue
         source = spec.sources.get(needed.project)
-        if source is not None and needed.is_upstream(source.version):
+        if source is not None and source.version and needed.is_upstream(source.version):
             continue
         since = f", which is upstream since {needed.upstream_since}" if needed.upstream_since else ""
         pinned = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
+import email.message
 import email.parser
 import hashlib
 import io
@@ -151,8 +152,12 @@ class Wheel:
 
     def metadata(self) -> tuple[str, str]:
         """Name and version as the metadata has them."""
-        message = email.parser.BytesHeaderParser().parsebytes(self.read(f"{self.dist_info}/METADATA") or b"")
+        message = self.header()
         return str(message.get("Name", "")), str(message.get("Version", ""))
+
+    def header(self) -> email.message.Message:
+        """All of the metadata's fields."""
+        return email.parser.BytesHeaderParser().parsebytes(self.read(f"{self.dist_info}/METADATA") or b"")
 
     def entries(self) -> Iterator[_Entry]:
         """Every file, compressed as it stands."""
@@ -209,6 +214,26 @@ def patched(wheel: Wheel, changes: Mapping[str, bytes | None], tag: str) -> tupl
     kept = [entry for entry in kept if entry.name not in signatures]
     record = _stored(record_name, _record([*rows.values()], record_name), 0o644)
     return filename, _archive(kept + fresh, wheel.dist_info, record)
+
+
+def repacked(wheel: Wheel) -> bytes:
+    """The same files in an archive that does not tell when, where and with which compressor it was made.
+
+    Raises:
+        ValueError: the wheel has a build tag, or is malformed.
+    """
+    if wheel.name.build:
+        raise ValueError(f"{wheel.name.filename} has a build tag")
+    record_name = f"{wheel.dist_info}/RECORD"
+    left_out = {record_name, f"{record_name}.jws", f"{record_name}.p7s"}
+    entries = [
+        _stored(entry.name, wheel.read(entry.name) or b"", entry.mode)
+        for entry in wheel.entries()
+        if entry.name not in left_out
+    ]
+    rows = [_record_row(entry.name, entry.data) for entry in entries]
+    record = _stored(record_name, _record(rows, record_name), 0o644)
+    return _archive(entries, wheel.dist_info, record)
 
 
 def from_files(stem: str, files: Mapping[str, bytes], metadata: str) -> tuple[str, bytes]:

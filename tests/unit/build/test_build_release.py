@@ -347,7 +347,7 @@ def test_interrupted_anywhere_it_leaves_nothing_half_made(
     whole = Site(tmp_path / "whole", site.catalog, site.index)
     expected = whole.make(whole.write(BUILD))
     locked = lock.read_lock(whole.folder / "builds/lab.lock")
-    monkeypatch.setattr(lock, "resolve", lambda _spec, _python: locked)
+    monkeypatch.setattr(lock, "resolve", lambda _spec, _python, _git: locked)
 
     def copy(_command: object, folder: Path, wanted: dict[str, object], progress: Callable[[str], None]) -> None:
         (folder / "fetched").mkdir()
