@@ -30,6 +30,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from rackwell import bounded
+from rackwell.build import compiler
 from rackwell.build.files import write_atomically
 from rackwell.build.model import BuildSpec, Source
 from rackwell.build.wheelfile import UV_PLATFORM, best
@@ -150,7 +151,7 @@ def inputs_digest(spec: BuildSpec, python: str) -> str:
         "platform": UV_PLATFORM,
         "sources": {name: _declared(source) for name, source in spec.sources.items()},
         "dependencies": spec.dependencies,
-        "requirements": sorted(spec.requirements),
+        "requirements": sorted(compiler.requirements(spec)),
     }
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
@@ -246,11 +247,11 @@ def resolve(spec: BuildSpec, python: str, git: Mapping[Path, LockedGit] | None =
         followed = [
             *pins,
             *(f"{git.wheel.project} @ {path.as_uri()}" for path, git in built.items()),
-            *spec.requirements,
+            *compiler.requirements(spec),
         ]
     else:
         alone = [installer, *pins]
-        followed = list(spec.requirements)
+        followed = compiler.requirements(spec)
     taken = {w.project: w for w in _compile(spec, alone, python, follow=False)}
     rest = {w.project: w for w in _compile(spec, followed, python, follow=True)} if followed else {}
     uv = taken.pop("uv")

@@ -140,6 +140,34 @@ class OwnWheel(Strict):
     sha256: Sha256 | None = None
 
 
+def _home(value: str) -> str:
+    path = PurePosixPath(value)
+    # it becomes part of PATH and of a unit's environment
+    if not re.fullmatch(r"/[A-Za-z0-9._/+-]+", value) or ".." in path.parts or str(path) == "/":
+        raise ValueError("must be the toolkit's directory in the container, such as /usr/local/cuda-12.9")
+    return str(path)
+
+
+class Cuda(Strict):
+    """Where the CUDA compiler comes from that the engine calls at run time.
+
+    Attributes:
+        wheels: from the package index, locked and staged with the release.
+        home: a toolkit that the container has, CUDA_HOME.
+        version: the oldest that will do. For SM120, FlashInfer from 0.6.7 on takes none before 12.9.
+    """
+
+    wheels: bool = False
+    home: Annotated[str, pydantic.AfterValidator(_home)] | None = None
+    version: Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]?\.[0-9]{1,2}$")] = "12.9"
+
+    @pydantic.model_validator(mode="after")
+    def _one(self) -> Cuda:
+        if self.wheels == (self.home is not None):
+            raise ValueError("needs one of `wheels: true` and `home: /usr/local/cuda-12.9`")
+        return self
+
+
 class PatchUse(Strict):
     """A patch that a build asks for; `accept_risk` is why a harmful one is wanted all the same."""
 
@@ -170,6 +198,7 @@ class _BuildFile(Strict):
     dependencies: Literal["full", "declared"] = "full"
     requirements: list[RequirementText] = pydantic.Field(default_factory=list)
     probe: bool = False
+    cuda: Cuda | None = None
 
     @pydantic.model_validator(mode="after")
     def _whole(self) -> _BuildFile:

@@ -15,12 +15,12 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from rackwell.build import gitbuild, series
+from rackwell.build import compiler, gitbuild, provenance, sbom, series
 from rackwell.build import lock as locks
 from rackwell.build.fetch import Blobs, fetch
-from rackwell.build.files import link_atomically, scratch, sha256_of, telling_file_errors
+from rackwell.build.files import link_atomically, scratch, sha256_of, telling_file_errors, write_atomically
 from rackwell.build.model import BuildSpec, Source
-from rackwell.build.probewheel import PROJECT, probe_wheel
+from rackwell.build.probewheel import probe_wheel
 from rackwell.build.wheelfile import MALFORMED, PLATFORM, Wheel, WheelName, best, patched
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.site.files import is_file
@@ -36,7 +36,7 @@ class Release:
         digest: SHA-256 of ``manifest.json``.
         path: its directory, ``.rackwell/releases/<digest>``.
         manifest: the manifest's content.
-        changed: whether this call made it, or moved the build's link to it.
+        changed: whether this call made it, mended what lies beside its manifest, or moved the build's link to it.
     """
 
     digest: str
@@ -78,6 +78,7 @@ def make_release(
     Raises:
         RackwellError: the build does not hold (exit 2), or it could not be made (exit 1). Nothing half-made stays.
     """
+    started = provenance.now()
     state = site_state.absolute()
     version = python or spec.python
     suffix = "" if version == spec.python else f"-py{version}"
@@ -100,14 +101,27 @@ def make_release(
         packed = [_as_packed(blobs, wheel) for wheel in lock.dependencies]
         packed += [_patch(patches, blobs, wheel, progress) for wheel in lock.sources]
         packed += [_patch(patches, blobs, git.wheel, progress) for git in lock.git]
-        packed += _own(spec, version, blobs)
+        own = _own(spec, version, blobs)
         if spec.probe:
-            packed.append(_probe(blobs))
+            own.append(_made(blobs, *probe_wheel()))
+        nvcc = compiler.nvcc_version(spec, ((wheel.project, wheel.version) for wheel in packed))
+        if nvcc is not None:
+            own.append(_made(blobs, *compiler.home_wheel(nvcc)))
+        packed += own
         _refuse_clash(spec, packed)
         packed.sort(key=lambda wheel: wheel.filename)
         requirements = _requirements(packed)
         manifest = _manifest(spec, version, lock, patches, packed, _as_packed(blobs, lock.installer), requirements)
-        return _put(state, spec.name, suffix, manifest, requirements, folder, progress)
+        run = provenance.Run(spec, lock_path, lock, patches, started)
+
+        def beside(digest: str, there: Path) -> dict[str, bytes]:
+            mine = frozenset(wheel.sha256 for wheel in own)
+            bill = sbom.render(sbom.Materials(manifest, digest, blobs.folder, patches, mine))
+            if _is(there / sbom.NAME, bill) and (there / provenance.NAME).is_file():
+                return {}
+            return {sbom.NAME: bill, provenance.NAME: provenance.render(run, manifest, digest, bill)}
+
+        return _put(state, spec.name, suffix, manifest, requirements, beside, folder, progress)
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
@@ -249,12 +263,13 @@ def _normal(version: str) -> str:
         return version
 
 
-def _probe(blobs: Blobs) -> _Packed:
-    filename, data = probe_wheel()
+def _made(blobs: Blobs, filename: str, data: bytes) -> _Packed:
+    """A wheel that was made here, put into the store."""
+    name = WheelName.parse(filename)
     digest = hashlib.sha256(data).hexdigest()
     if not blobs.holds(digest):
         blobs.add_bytes(data, digest)
-    return _Packed(filename, digest, len(data), PROJECT, WheelName.parse(filename).version)
+    return _Packed(filename, digest, len(data), name.project, name.version)
 
 
 def _refuse_clash(spec: BuildSpec, packed: list[_Packed]) -> None:
@@ -317,6 +332,7 @@ def _manifest(
         "wheels": [dataclasses.asdict(wheel) for wheel in packed],
         "uv": {"filename": installer.filename, "sha256": installer.sha256, "size": installer.size},
         "requirements_sha256": hashlib.sha256(requirements).hexdigest(),
+        **compiler.manifest_entry(spec, python, ((wheel.project, wheel.version) for wheel in packed)),
     }
 
 
@@ -343,33 +359,51 @@ def _put(
     suffix: str,
     manifest: dict[str, Any],
     requirements: bytes,
+    beside: Callable[[str, Path], dict[str, bytes]],
     folder: Path,
     progress: Progress,
 ) -> Release:
-    """The release's directory, made whole and then renamed; then the links of the build."""
+    """The release's directory, made whole and then renamed; then the links of the build.
+
+    Args:
+        beside: what lies beside the manifest and is not, or not rightly, in the given directory: name -> content.
+    """
     data = manifest_bytes(manifest)
     digest = hashlib.sha256(data).hexdigest()
     path = state / "releases" / digest
     made = not _is_made(path, digest, requirements)
+    extras = beside(digest, path)
     if made:
         fresh = folder / digest
         fresh.mkdir()
-        for filename, content in (("requirements.txt", requirements), ("manifest.json", data)):
+        kept = {} if extras else {name: (path / name).read_bytes() for name in (sbom.NAME, provenance.NAME)}
+        contents = {**kept, **extras, "requirements.txt": requirements, "manifest.json": data}
+        for filename, content in contents.items():
             with (fresh / filename).open("wb") as stream:
                 stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():  # damaged: nothing but its two files is in it
+        if path.exists():  # damaged
             shutil.move(path, folder / "damaged")
         fresh.rename(path)
+    else:
+        for filename, content in extras.items():
+            write_atomically(path / filename, content)
     target = f"../releases/{digest}"
     moved = link_atomically(state / "builds" / name, target)
     if suffix:
         moved = link_atomically(state / "builds" / f"{name}{suffix}", target) or moved
     size = sum(wheel["size"] for wheel in manifest["wheels"])
     progress(f"release {digest[:12]} of {name}: {len(manifest['wheels'])} wheels, {size / 1e6:,.0f} MB")
-    return Release(digest, path, manifest, made or moved)
+    return Release(digest, path, manifest, made or moved or bool(extras))
+
+
+def _is(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def _is_made(path: Path, digest: str, requirements: bytes) -> bool:
