@@ -152,12 +152,8 @@ class Wheel:
 
     def metadata(self) -> tuple[str, str]:
         """Name and version as the metadata has them."""
-        message = self.header()
+        message = email.parser.BytesHeaderParser().parsebytes(self.read(f"{self.dist_info}/METADATA") or b"")
         return str(message.get("Name", "")), str(message.get("Version", ""))
-
-    def header(self) -> email.message.Message:
-        """All of the metadata's fields."""
-        return email.parser.BytesHeaderParser().parsebytes(self.read(f"{self.dist_info}/METADATA") or b"")
 
     def entries(self) -> Iterator[_Entry]:
         """Every file, compressed as it stands."""
@@ -175,6 +171,14 @@ class Wheel:
             yield _Entry(
                 info.filename, data, info.compress_type, info.CRC, info.file_size, 0o755 if mode & 0o111 else 0o644
             )
+
+
+def metadata_of(path: Path) -> email.message.Message:
+    """The fields of a wheel's METADATA; the rest of the wheel is not looked at. Raises one of `MALFORMED`."""
+    with zipfile.ZipFile(path) as archive:
+        names = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1]
+        # text, not bytes: the fields are UTF-8, which the parser of bytes does not take them for
+        return email.parser.HeaderParser().parsestr(archive.read(names[0]).decode("utf-8", "replace"))
 
 
 def patched(wheel: Wheel, changes: Mapping[str, bytes | None], tag: str) -> tuple[str, bytes]:
