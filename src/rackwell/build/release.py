@@ -140,6 +140,8 @@ def _lock(yard: gitbuild.Yard, path: Path, python: str, relock: bool) -> locks.L
     spec, progress = yard.spec, yard.progress
     inputs = locks.inputs_digest(spec, python)
     found = None if relock else locks.read_lock(path)
+    if not relock and (found is None or found.inputs != inputs):
+        found = _shipped_lock(spec, path, inputs, progress) or found
     if found is not None and found.inputs == inputs:
         progress(f"lock {path.name}: {len(found.wheels)} wheels, unchanged")
         return found
@@ -149,6 +151,17 @@ def _lock(yard: gitbuild.Yard, path: Path, python: str, relock: bool) -> locks.L
     locks.write_lock(path, lock)
     progress(f"lock {path.name}: {len(lock.wheels)} wheels")
     return lock
+
+
+def _shipped_lock(spec: BuildSpec, path: Path, inputs: str, progress: Progress) -> locks.Lock | None:
+    """The lock that ships beside a build that ships, copied to `path` in the site; None when it is of other inputs."""
+    beside = spec.path.with_name(path.name)
+    found = None if beside == path else locks.read_lock(beside)
+    if found is None or found.inputs != inputs:
+        return None
+    locks.write_lock(path, found)
+    progress(f"lock {path.name}: as it ships with rackwell")
+    return found
 
 
 def _check_sources(spec: BuildSpec, lock: locks.Lock) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from rackwell.errors import Problem, RackwellError
-from rackwell.site import files, validation, yamlsource
+from rackwell.site import files, shipping, validation, yamlsource
 from rackwell.site import variables as role_variables
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
@@ -332,6 +332,8 @@ class Checker:
         if not node.text("inference_server_profile") and not node.text("inference_server_profile_file"):
             return
         path = self._file(node, "inference_server_profile_file", "profiles", "inference_server_profile")
+        if path is not None and "inference_server_profile_file" not in node.variables:
+            path = shipping.profile_file(path)
         if path is None or not self._exists(node, "inference_server_profile", path, "profile"):
             return
         document = self._document(path)
@@ -401,7 +403,8 @@ class Checker:
     def _exists(self, node: Node, variable: str, path: Path, label: str) -> bool:
         if files.is_file(path):
             return True
-        there = files.stems(path.parent)
+        ship = shipping.profile_names() if path.parent.name == shipping.FOLDER else []
+        there = sorted({*files.stems(path.parent), *ship})
         hint = validation.suggest(path.stem, there, 0.5) or (
             f"there is: {', '.join(there)}" if there else f"write {path}"
         )

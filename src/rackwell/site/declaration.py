@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.site import files, validation, yamlsource
+from rackwell.site import files, shipping, validation, yamlsource
 from rackwell.site import inventory as inventories
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.checks import Checker
@@ -64,8 +64,9 @@ class Site:
         return [p for concerned, p in self.problems if not names or not concerned or concerned & set(names)]
 
     def profile_file(self, container: Node) -> Path:
-        """The serving profile of `container`."""
-        return self._file(container, "inference_server_profile_file", "profiles", "inference_server_profile")
+        """The serving profile of `container`: the site's, else the one of that name that ships with rackwell."""
+        own = self._file(container, "inference_server_profile_file", "profiles", "inference_server_profile")
+        return own if "inference_server_profile_file" in container.variables else shipping.profile_file(own)
 
     def bench_file(self, container: Node, name: str | None = None) -> Path:
         """The benchmark sweep of `container`, or the one called `name`."""

@@ -171,7 +171,7 @@ class InferenceServer(RoleVariables):
     """Role inference_server: the unit that serves."""
 
     inference_server_profile: Text
-    inference_server_profile_file: Text = "{{ inventory_dir }}/profiles/{{ inference_server_profile }}.yml"
+    inference_server_profile_file: Text = "{{ inference_server_profile | rackwell.gpu.profile_file(inventory_dir) }}"
     inference_server_user: UnixUser = "rackwell"
     inference_server_release_root: Absolute = "/opt/rackwell"
     inference_server_gate: bool = True
