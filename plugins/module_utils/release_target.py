@@ -100,7 +100,8 @@ class Store:
 
     def unpacked(self, manifest: Manifest) -> List[str]:
         """SHA-256 of the release's wheels that were installed here before: only links are made for them."""
-        return sorted(one for one in manifest.blobs if os.path.isdir("%s/%s" % (self.named, one)))
+        places = (self.named, self.root + "/uv")
+        return sorted(one for one in manifest.blobs if any(os.path.isdir("%s/%s" % (p, one)) for p in places))
 
     def unfinished(self, manifest: Manifest, user: str, extras: Optional[Mapping[str, str]] = None) -> List[str]:
         """What installing would still do for this release: of ``environment``, ``settings`` and ``caches``."""

@@ -13,7 +13,9 @@ from rackwell.cli import (
     baseline,
     bench,
     build,
+    cache,
     check,
+    gc,
     init,
     lab,
     patches,
@@ -43,7 +45,23 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-for module in (init, check, build, patches, provision, verify, baseline, topology, status, bench, report, lab, version):
+for module in (
+    init,
+    check,
+    build,
+    patches,
+    provision,
+    verify,
+    baseline,
+    topology,
+    status,
+    bench,
+    report,
+    cache,
+    gc,
+    lab,
+    version,
+):
     module.register(app)
 
 

@@ -75,6 +75,21 @@ def _body(terminal: Terminal, site: Path, name: str, wishes: Wishes) -> Outcome:
     return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: _show(out, done, wishes.diff))
 
 
+def _staging(out: Console, done: Provisioned) -> None:
+    """The space that releases take, and whether compiled kernels came with them."""
+    from rackwell.cli.gc import size
+
+    for one in done.staging:
+        parts = f"{size(one['blobs'])} wheels, {size(one['installed'])} installed, {size(one['caches'])} caches"
+        rest = f"{size(one['available'])} were free; rackwell gc could free {size(one['could_free'])}"
+        out.print(f"space for {one['name']} {one['digest'][:12]}: {size(one['needed'])} ({parts}); {rest}")
+    cache = done.cache
+    if cache is not None and cache["state"] == "restored":
+        out.print(f"caches {cache['id']}: {cache['files']} files {'would be' if done.check else 'were'} unpacked")
+    elif cache is not None and cache["state"] == "refused":
+        out.print(f"caches not used: {cache['why']}")
+
+
 def _show(out: Console, done: Provisioned, diff: bool) -> None:
     name = done.target.container.name
     changes = done.played.changes
@@ -84,6 +99,7 @@ def _show(out: Console, done: Provisioned, diff: bool) -> None:
         out.print(f"  {verb:<8} {change.host}: {change.role + ': ' if change.role else ''}{change.task}")
         if diff and change.diff:
             out.print("\n".join("      " + line for line in change.diff.splitlines()))
+    _staging(out, done)
     if done.exit_code not in {0, 1} or (done.measured is None and done.problems):
         return
     release = done.built["release"]

@@ -53,6 +53,24 @@ class Provisioned:
             else "",
         }
 
+    @property
+    def staging(self) -> list[dict[str, Any]]:
+        """What the releases that were not there took, or would take: name, digest, bytes (``rackwell.release_store``).
+
+        Each once, as it was told last; none for what was there already.
+        """
+        found = {
+            report["digest"]: {"name": report["name"], "digest": report["digest"], **report["budget"]}
+            for report in self.played.payloads("rackwell.release_store", self.target.container.name)
+            if report.get("budget")
+        }
+        return list(found.values())
+
+    @property
+    def cache(self) -> dict[str, Any] | None:
+        """What became of the captured caches of the server's release; None when it was not come to."""
+        return next(iter(self.played.payloads("rackwell.release_cache", self.target.container.name)), None)
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
@@ -63,6 +81,8 @@ class Provisioned:
             "changes": [change.as_dict() for change in self.played.changes],
             "hosts": {name: counts.as_dict() for name, counts in sorted(self.played.hosts.items())},
             "releases": {role: built.as_dict() for role, built in self.built.items()},
+            "staging": self.staging,
+            "cache": self.cache,
             "endpoint": self.endpoint,
             "bench": self.measured.as_dict() if self.measured else None,
             "bench_note": self.bench_note,

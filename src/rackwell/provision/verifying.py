@@ -115,7 +115,7 @@ def verify(
         if release_gate:
             played = plays.play("gate", target, run, progress)
         else:
-            extra = {"gpu_probe_mode": "quick"} if quick else None
+            extra = {"gpu_probe_mode": "quick", "release_verify": False} if quick else None
             played = plays.play("verify", target, run, progress, extra=extra)
             progress.safety = "verify changes nothing"
         again = f"rackwell verify {name} -i {target.site.path}{f' {RELEASE}' if release_gate else ''}"
@@ -242,6 +242,11 @@ def _release(report: Mapping[str, Any]) -> tuple[bool, str]:
     damaged = report.get("blobs_damaged") or []
     if not report.get("staged_before", report.get("staged")):
         return False, f"{digest[:12]} is not complete{f', {len(damaged)} wheels damaged' if damaged else ''}"
+    if wrong := report.get("files_damaged_count"):
+        first = (report.get("files_damaged") or [{}])[0].get("path", "")
+        return False, f"{digest[:12]} is damaged: {wrong} installed files are not what its wheels say, {first} first"
+    if damaged:
+        return False, f"{digest[:12]} is damaged: {len(damaged)} wheels in the store are not what they were"
     if slot and slot != digest:
         return False, f"{slot[:12]} runs, {digest[:12]} is declared"
     return bool(slot), f"{report.get('name')} {digest[:12]} is complete and active" if slot else "no release is active"

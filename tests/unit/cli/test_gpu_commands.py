@@ -91,7 +91,7 @@ def test_verify_refuses_a_page_that_has_no_place(rig: Rig, tmp_path: Path) -> No
 def test_quick(rig: Rig) -> None:
     verified(rig, samples.quick())
     assert rig.at_site("verify", "glm5-01", "--quick") == 0
-    assert rig.machines.calls[0][1]["extra"] == {"gpu_probe_mode": "quick"}
+    assert rig.machines.calls[0][1]["extra"] == {"gpu_probe_mode": "quick", "release_verify": False}
     assert rig.json("verify", "glm5-01", "--quick", "--release-gate")["exit_code"] == 2
     assert len(rig.machines.calls) == 1
 

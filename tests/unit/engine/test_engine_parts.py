@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from rackwell_lab_engine import behaviour, text
+from rackwell_lab_engine import behaviour, caches, text
 from rackwell_lab_engine.load import LoadFile, busy_watts
 
 ENGINE = Path(__file__).parents[2] / "lab" / "engine"
@@ -142,3 +142,12 @@ def test_the_package_needs_nothing_but_python() -> None:
     )
     assert "site-packages" not in done.stdout
     assert importlib.util.find_spec("rackwell_lab_engine") is not None
+
+
+def test_what_was_compiled_once_is_found_the_next_time(tmp_path: Path) -> None:
+    environment = {"FLASHINFER_WORKSPACE_BASE": str(tmp_path / "a"), "SGLANG_CACHE_DIR": str(tmp_path / "b")}
+    assert caches.stage(environment) == "JIT cache: 0 of 2 files found, 2 compiled"
+    assert caches.stage(environment) == "JIT cache: 2 of 2 files found, 0 compiled"
+    assert caches.stage({}) == "JIT cache: 0 of 0 files found, 0 compiled"
+    (tmp_path / "file").write_text("no directory")
+    assert caches.stage({"SGLANG_CACHE_DIR": str(tmp_path / "file")}).endswith("1 compiled")

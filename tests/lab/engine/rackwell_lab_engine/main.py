@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rackwell_lab_engine import behaviour as behaviours
+from rackwell_lab_engine import caches, log, source, text
 from rackwell_lab_engine import flags as command_line
-from rackwell_lab_engine import log, source, text
 from rackwell_lab_engine.api import Api
 from rackwell_lab_engine.behaviour import Behaviour
 from rackwell_lab_engine.scheduler import Scheduler
@@ -94,6 +94,7 @@ class Engine:
             f"KV Cache is allocated. #tokens: {_CAPACITY}, KV size: 18.40 GB",
             "Memory pool end. avail mem=18.50 GB",
         ]
+        stages.append(caches.stage(os.environ))
         backends = source.autotune_backends(self.package)
         if self.flags["moe_runner_backend"] in backends and not self.flags["disable_flashinfer_autotune"]:
             stages += ["Running FlashInfer autotune...", "FlashInfer autotune completed."]
