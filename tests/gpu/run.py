@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,9 @@ INSIDE = "RACKWELL_GPU_INSIDE"
 # in the prepared machine: where the checkout is, where results are left, and the releases and locks of the site
 CHECKOUT, RESULTS, SITE = "srv/rackwell", "srv/results", "srv/site"
 PARTS = "machine.tar.xz.*"
+# where a copy takes less than a millisecond (NVLink), what it costs to start one shows with smaller buffers
+SIZE_MIB = 512
+CHECK = ("check", "--mode", "full", "--json", "--size", str(SIZE_MIB))
 
 # The base of LXC's groups: it takes process 1's without an ending "init.scope", where no process may be then.
 GROUP = Path("/sys/fs/cgroup/rackwell-gpu")
@@ -362,7 +366,7 @@ def declare(site: Path, environment: dict[str, str]) -> None:
     """Add to the laboratory's site what the real GPUs need: full buffers, and the machine's own demands of NCCL."""
     path = site / "host_vars" / f"{CONTAINER}.yml"
     text = path.read_text()
-    text += f"gpu_probe_size: 256\ngpu_probe_environment: {json.dumps(environment)}\n"
+    text += f"gpu_probe_size: {SIZE_MIB}\ngpu_probe_environment: {json.dumps(environment)}\n"
     path.write_text(text)
 
 
@@ -373,9 +377,9 @@ def inside(*command: str) -> str:
 def check_inside(expect: dict[str, Any]) -> dict[str, Any]:
     """The full check in the container as the service user, as `rackwell verify` runs it beside no server."""
     python = "/opt/rackwell/probe/env/bin/python"
-    words = ["-m", "rackwell.probe", "check", "--mode", "full", "--json", "--expect", "/run/rackwell-expect.json"]
-    put = f"printf %s {json.dumps(json.dumps(expect))} >/run/rackwell-expect.json"
-    return parsed(inside("sh", "-c", f"{put} && cd / && exec runuser -u rackwell -- {python} {' '.join(words)}"))
+    words = ["-m", "rackwell.probe", *CHECK, "--expect", "/run/rackwell-expect.json"]
+    put = f"printf %s {shlex.quote(json.dumps(expect))} >/run/rackwell-expect.json"
+    return parsed(inside(f"{put}; cd /; exec runuser -u rackwell -- {python} {' '.join(words)}"))
 
 
 def check_outside(site: Path, expect: dict[str, Any], nccl: Path | None) -> dict[str, Any]:
@@ -388,8 +392,7 @@ def check_outside(site: Path, expect: dict[str, Any], nccl: Path | None) -> dict
                 packed.extractall(folder)
         file = Path(folder, "expect.json")
         file.write_text(json.dumps({**expect, "nccl_library": str(nccl) if nccl else None}))
-        command = [sys.executable, "-B", "-m", "rackwell.probe", "check", "--mode", "full", "--json"]
-        command += ["--expect", str(file)]
+        command = [sys.executable, "-B", "-m", "rackwell.probe", *CHECK, "--expect", str(file)]
         environment = {**os.environ, "PYTHONPATH": folder}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/", check=False)
     return parsed(done.stdout) | {"python": platform.python_version()}
