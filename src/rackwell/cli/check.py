@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from rackwell.cli.output import Outcome, Terminal
+    from rackwell.lint import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -50,15 +51,16 @@ def _body(terminal: Terminal, path: Path) -> Outcome:
 
     del terminal
     site = declaration.load(path)
-    problems = declared.problems(site)
-    risks = declared.accepted_risks(site)
+    checked = declared.check(site)
+    problems, risks = checked.problems, checked.risks
     result = {
         "site": str(site.path),
         "hosts": sorted(site.hosts),
         "containers": sorted(site.containers),
         "accepted_risks": [dataclasses.asdict(risk) for risk in risks],
+        "findings": [finding.as_dict() for finding in checked.findings],
     }
-    told = "".join(
+    told = _told(checked.findings) + "".join(
         f"\nbuild {risk.build} has the harmful patch {risk.patch}; accepted in {risk.where}: {risk.reason}"
         for risk in risks
     )
@@ -76,6 +78,23 @@ def _body(terminal: Terminal, path: Path) -> Outcome:
             f"the declaration holds{told}"
         ),
     )
+
+
+def _told(findings: list[Finding]) -> str:
+    """Warnings and notes in full, what is ignored in a line each; errors are told as all problems are."""
+    lines = []
+    for finding in findings:
+        if finding.ignored:
+            lines.append(f"{finding.severity}[{finding.code}] ignored in {finding.where}: {finding.ignored}")
+        elif finding.severity != "error":
+            lines.append(f"{finding.severity}[{finding.code}]: {finding.what}")
+            details = (("where", finding.where), ("why", finding.why), ("fix", finding.fix))
+            lines += [f"  {label:<6}{text}" for label, text in details if text]
+    counts = {s: sum(f.severity == s and not f.ignored for f in findings) for s in ("warning", "note")}
+    if any(counts.values()):
+        parts = [f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
+        lines.append(f"{' and '.join(parts)}; docs/lint.md has the rules")
+    return "".join(f"\n{line}" for line in lines)
 
 
 def _count(things: Sized, what: str) -> str:

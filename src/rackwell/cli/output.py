@@ -113,7 +113,9 @@ def print_problems(
 
     console = _stderr()
     for problem in problems:
-        console.print(Text.assemble(("error: ", "bold red"), (problem.what, "bold")))
+        # the code of a rule is what its page is found by
+        code = f"[{problem.code}]" if problem.code.startswith("RW") else ""
+        console.print(Text.assemble((f"error{code}: ", "bold red"), (problem.what, "bold")))
         if (problem.code, problem.what) in shown:
             continue
         for label, text in (("where", problem.where), ("why", problem.why), ("fix", problem.fix)):

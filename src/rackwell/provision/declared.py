@@ -11,9 +11,11 @@ from typing import Any, TypeVar, cast
 
 from rackwell.build import BuildSpec, PatchRequirement, load_build, patch_requirements
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import patching, paths
+from rackwell.lint import Finding
+from rackwell.provision import linting, patching, paths
 from rackwell.provision.patching import AcceptedRisk
 from rackwell.site import files, validation, yamlsource
+from rackwell.site.benchfile import BenchProfile
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
 from rackwell.site.profile import Profile
@@ -45,24 +47,81 @@ def target(site: Site, name: str) -> Target:
     """
     container = site.container(name)
     host = site.host_of(container)
-    problems = [*site.problems_of(name, host), *build_problems(site, container)]
+    looked = _Looked(site)
+    problems = [*site.problems_of(name, host), *build_problems(site, container, looked)]
+    lint = linting.Lint(site)
+    problems += _lint(site, container, lint, looked)
+    problems = _once(problems, linting.errors(lint.findings(whole=False)))
     if problems:
         raise RackwellError(list(dict.fromkeys(problems)), ExitCode.INVALID)
     return Target(site, container, host)
 
 
-def problems(site: Site) -> list[Problem]:
-    """Every problem of every container, host and build of `site`, once each."""
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """What a check of a whole site comes to.
+
+    Attributes:
+        problems: everything that is refused, once each, errors of the lint included.
+        findings: everything that the lint says, also what is ignored, and why.
+        risks: harmful patches that builds of the site's containers take all the same.
+    """
+
+    problems: list[Problem]
+    findings: list[Finding]
+    risks: list[AcceptedRisk]
+
+
+def check(site: Site) -> Checked:
+    """Every container, host, build and profile of `site`."""
     found = site.problems_of()
     looked = _Looked(site)
+    lint = linting.Lint(site)
     for container in site.containers.values():
         found += build_problems(site, container, looked)
-    return list(dict.fromkeys(found))
+        found += _lint(site, container, lint, looked)
+    findings = lint.findings(whole=True)
+    return Checked(_once(found, linting.errors(findings)), findings, _accepted_risks(site, looked))
+
+
+def problems(site: Site) -> list[Problem]:
+    """Every problem of every container, host and build of `site`, once each."""
+    return check(site).problems
+
+
+def _once(found: list[Problem], linted: list[Problem]) -> list[Problem]:
+    """Each problem once. That the autotune patch has no effect is told by the patch already."""
+    told = {(problem.code, problem.where) for problem in found}
+    rest = [p for p in linted if not (p.code == "RW302" and ("patch-without-effect", p.where) in told)]
+    return list(dict.fromkeys([*found, *rest]))
+
+
+def _lint(site: Site, container: Node, lint: linting.Lint, looked: _Looked) -> list[Problem]:
+    """Lint what `container` runs; what does not hold by itself is told elsewhere."""
+    with contextlib.suppress(RackwellError):
+        if name := site.build_name(container, "bench_client"):
+            lint.client(looked.build(name))
+    name = site.build_name(container, "release")
+    try:
+        spec = looked.build(name) if name else None
+        profile, document = looked.profile(site.profile_file(container))
+    except RackwellError:
+        return []
+    if spec is None:
+        return []
+    try:
+        lint.server(container, spec, profile, document, looked.tokens(site.bench_file(container)))
+    except RackwellError as error:
+        return error.problems
+    return []
 
 
 def accepted_risks(site: Site) -> list[AcceptedRisk]:
     """Every harmful patch that a build of the site's containers takes; builds that do not hold tell nothing."""
-    looked = _Looked(site)
+    return _accepted_risks(site, _Looked(site))
+
+
+def _accepted_risks(site: Site, looked: _Looked) -> list[AcceptedRisk]:
     names = {site.build_name(container, role) for container in site.containers.values() for role in BUILD_ROLES}
     found: list[AcceptedRisk] = []
     for name in sorted(filter(None, names)):
@@ -152,6 +211,17 @@ class _Looked:
             return validation.validate(Profile, document, "profile"), document
 
         return self._once(("profile", str(path)), read)
+
+    def tokens(self, path: Path) -> int | None:
+        """Tokens of one request of a benchmark; None when there is none that holds."""
+
+        def read() -> int:
+            bench = validation.validate(BenchProfile, yamlsource.load(path), "bench file")
+            return bench.input_tokens + bench.output_tokens
+
+        with contextlib.suppress(RackwellError):
+            return self._once(("bench", str(path)), read)
+        return None
 
     def _once(self, key: tuple[str, str], make: Callable[[], _T]) -> _T:
         if key not in self._known:

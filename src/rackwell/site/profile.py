@@ -45,6 +45,10 @@ class Model(Declared):
     path: Absolute = pydantic.Field(description="directory of the weights in the container")
     served_name: OneLine = pydantic.Field(description="the name that clients ask for")
     revision: OneLine | None = pydantic.Field(default=None, description="for people: which revision lies there")
+    facts: OneLine | None = pydantic.Field(
+        default=None,
+        description="what the lint takes it for: a name of catalog/models; by the path's last part if absent",
+    )
 
 
 class Server(Declared):
@@ -74,6 +78,9 @@ class Profile(Declared):
     """A serving profile: the model, the server's flags and environment, and its limits."""
 
     model: Model
+    gpu: OneLine | None = pydantic.Field(
+        default=None, description="the GPU it is written for: a name of catalog/gpus; rtx-pro-6000-blackwell if absent"
+    )
     server: Server = Server()
     flags: dict[FlagName, FlagValue] = pydantic.Field(
         default_factory=dict,
