@@ -21,7 +21,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from gitserver import PROJECT, Server, git, serving
 from packageurl import PackageURL
 
-from rackwell.build import sbom, signature
+from rackwell.build import sbom, signature, wheelfile
 from rackwell.errors import ExitCode, RackwellError
 
 
@@ -312,3 +312,23 @@ def test_without_ssh_keygen(manifest: Path, keys: Path, monkeypatch: pytest.Monk
     with pytest.raises(RackwellError) as caught:
         signature.sign(manifest, keys / "mine")
     assert caught.value.problems[0].code == "ssh-keygen-missing"
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("comment", [b"", b"a comment at the end"])
+def test_metadata_is_found_in_every_form_of_archive(tmp_path: Path, method: int, comment: bytes) -> None:
+    path = tmp_path / "own-1.0-py3-none-any.whl"
+    text = "Metadata-Version: 2.1\nName: own\nVersion: 1.0\nSummary: ein Rädchen\n"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("own/vendored/other-2.0.dist-info/METADATA", "Name: other\n")
+        archive.writestr("own/PK\x01\x02.dist-info/METADATA.txt", "PK\x01\x02 .dist-info/METADATA\n")
+        for count in range(300):
+            archive.writestr(f"own/{count}.py", "x" * count)
+        archive.writestr("own-1.0.dist-info/METADATA", text)
+        archive.writestr("own-1.0.dist-info/RECORD", "")
+        archive.comment = comment
+    found = wheelfile.metadata_of(path)
+    assert (found["Name"], found["Summary"]) == ("own", "ein Rädchen")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(wheelfile.MALFORMED):
+        wheelfile.metadata_of(path)
