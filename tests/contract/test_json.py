@@ -77,6 +77,8 @@ RESULTS: dict[str, dict[str, Any]] = {
         endpoint=table(url=TEXT, served_name=TEXT, inside_only={"type": "boolean"}, tunnel=TEXT),
         bench={"anyOf": [BENCH, {"type": "null"}]},
         bench_note=TEXT,
+        staging={"type": "array"},
+        cache={"type": ["object", "null"]},
         log=TEXT,
         seconds={"type": "number"},
     ),
@@ -107,6 +109,22 @@ RESULTS: dict[str, dict[str, Any]] = {
         containers=every(TEXT),
         accepted_risks=every(table(build=TEXT, patch=TEXT, reason=TEXT, where=TEXT)),
     ),
+    "gc": table(
+        dry_run={"type": "boolean"},
+        containers=every(
+            table(
+                container=TEXT,
+                kept=every(table(digest=TEXT, build=TEXT, why=every(TEXT))),
+                removed=every(table(kind=TEXT, name=TEXT, build=TEXT)),
+                bytes={"type": "integer"},
+                available_before={"type": "integer"},
+                available_after={"type": "integer"},
+                notes=every(TEXT),
+            )
+        ),
+        local={"type": ["object", "null"]},
+    ),
+    "cache": table(action={"enum": ["capture", "list", "show"]}, caches={"type": "array"}),
     "patches": table(
         action={"enum": ["list", "show", "verify", "new"]},
         patches=every(
@@ -151,6 +169,8 @@ ARGUMENTS = {
     "report": [],
     "check": [],
     "patches": ["list"],
+    "cache": ["list"],
+    "gc": ["--local"],
 }
 
 

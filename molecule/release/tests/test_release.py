@@ -61,3 +61,17 @@ def test_the_caches_belong_to_this_release_and_the_service_user(
 def test_staging_does_not_switch(host: Host, release: tuple[str, dict[str, Any]]) -> None:
     current = host.file("/opt/rackwell/current")
     assert not current.exists or release[0] not in current.linked_to or host.service("rackwell-inference").is_running
+
+
+def test_a_second_copy_of_a_file_is_a_link(host: Host, release: tuple[str, dict[str, Any]]) -> None:
+    digest, _ = release
+    found = host.check_output("find %s/%s/env -path '*sglang/srt/model_executor/model_runner.py'", RELEASES, digest)
+    assert int(host.check_output("stat -c %%h %s", found)) > 1
+
+
+def test_installed_files_are_older_than_what_is_compiled_from_them(
+    host: Host, release: tuple[str, dict[str, Any]]
+) -> None:
+    digest, _ = release
+    found = host.check_output("find %s/%s/env -path '*sglang/srt/model_executor/model_runner.py'", RELEASES, digest)
+    assert host.check_output("stat -c %%Y %s", found) == "1577836800"
