@@ -220,6 +220,9 @@ class ProfileRef(Part):
     digest: str
     model_path: str | None = None
     served_name: str | None = None
+    #: repository and commit of the weights; None where somebody else brought them
+    repository: str | None = None
+    revision: str | None = None
     flags: dict[str, Any] = {}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three releases of a container: the server's, the probe's and the benchmark client's."""
+"""The releases of a container: of the server, the probe, the benchmark client, and of what brings its model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from rackwell.provision.progress import Progress
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
 
-_BUNDLE = {"release": "release_bundle", "gpu_probe": "gpu_probe_bundle", "bench_client": "bench_client_bundle"}
+_BUNDLE = {
+    "release": "release_bundle",
+    "gpu_probe": "gpu_probe_bundle",
+    "bench_client": "bench_client_bundle",
+    "model_weights": "model_weights_bundle",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +82,13 @@ def make_all(site: Site, container: Node, progress: Progress) -> dict[str, Built
     """
     server = site.build_name(container, "release")
     python = load_build(build_file(site, server)).python
-    return {
+    made = {
         role: make(site, site.build_name(container, role), progress, python=None if role == "release" else python)
         for role in BUILD_ROLES
     }
+    if weights := site.weights_build(container):
+        made["model_weights"] = make(site, weights[0], progress, python=weights[1])
+    return made
 
 
 def used(site: Site) -> list[tuple[str, str | None]]:
@@ -102,6 +110,9 @@ def used(site: Site) -> list[tuple[str, str | None]]:
             if name := site.build_name(container, role):
                 own.setdefault(name, load_build(build_file(site, name)).python)
                 wanted.add((name, own[name] if role == "release" else python))
+        if weights := site.weights_build(container):
+            own.setdefault(weights[0], load_build(build_file(site, weights[0])).python)
+            wanted.add(weights)
     ordered = sorted(wanted, key=lambda pair: (pair[1] == own[pair[0]], pair))
     return [(name, None if python == own[name] else python) for name, python in ordered]
 

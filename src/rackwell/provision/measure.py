@@ -82,6 +82,8 @@ def profile_reference(target: Target) -> ProfileRef:
         digest=_digest(data),
         model_path=profile.model.path,
         served_name=profile.model.served_name,
+        repository=profile.model.repository,
+        revision=profile.model.revision,
         flags={name: "***" if _SECRET_FLAG.search(name) else value for name, value in profile.flags.items()},
     )
 

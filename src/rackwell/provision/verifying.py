@@ -142,6 +142,7 @@ def judge(played: PlayResult, container: str, host: str, again: str, *, gate_onl
             item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
             *items[:-1],
             item("release", "rackwell.release_store", container, {"release", ""}, _release),
+            item("model", _model_schema(played, container), container, {"model_weights"}, _model),
             items[-1],
         ]
     told = (
@@ -250,6 +251,24 @@ def _release(report: Mapping[str, Any]) -> tuple[bool, str]:
     if slot and slot != digest:
         return False, f"{slot[:12]} runs, {digest[:12]} is declared"
     return bool(slot), f"{report.get('name')} {digest[:12]} is complete and active" if slot else "no release is active"
+
+
+def _model_schema(played: PlayResult, container: str) -> str:
+    """Who told of the model: what brought it, else what only looked for it in the container."""
+    brought = "rackwell.model_snapshot"
+    return brought if _payload(played, brought, container) is not None else "rackwell.model_weights"
+
+
+def _model(report: Mapping[str, Any]) -> tuple[bool, str]:
+    if "repository" not in report:
+        return True, f"{report.get('path')} can be read; nobody told of which revision it is"
+    name = f"{report['repository']} at {str(report.get('revision', ''))[:12]}"
+    damaged = report.get("damaged") or []
+    if report.get("state") != "complete" or damaged:
+        more = f", {len(damaged)} files damaged: {', '.join(damaged[:3])}" if damaged else ""
+        return False, f"{name} is {report.get('state')}{more}"
+    size = f"{report.get('files')} files, {report.get('bytes', 0) / 1e9:.1f} GB"
+    return True, f"{name}: {size}, held against their {'hashes' if report.get('verified') == 'sha256' else 'sizes'}"
 
 
 def _server(report: Mapping[str, Any]) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ import ipaddress
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pydantic
@@ -18,7 +18,7 @@ from rackwell.site import variables as role_variables
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
 from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, Node
-from rackwell.site.profile import Profile
+from rackwell.site.profile import Model, Profile
 from rackwell.site.yamlsource import Pointer
 
 
@@ -63,6 +63,7 @@ class Checker:
             self._driver(node)
             self._expected_gpus(node)
             self._controller_files(node)
+            self._token(node)
             self._profile(node)
             self._bench(node)
         self._unique()
@@ -358,6 +359,8 @@ class Checker:
                     "make them equal",
                 ),
             )
+        if profile.model.repository:
+            self._snapshot(node, profile.model, document)
         gpus = self._gpu_count(node)
         if gpus is not None and profile.tensor_parallel > gpus:
             flag = next(f for f in ("tp-size", "tensor-parallel-size", "tp") if f in profile.flags)
@@ -370,6 +373,57 @@ class Checker:
                     "",
                     "lower the flag, or give the container more GPUs",
                 ),
+            )
+
+    def _snapshot(self, node: Node, model: Model, document: yamlsource.Document) -> None:
+        """The snapshot on the host must be what the container sees under the profile's path."""
+        directory = node.text("model_weights_directory")
+        mounts = node.value("pve_container_mounts")
+        if directory is None or not isinstance(mounts, list):
+            return
+        wanted = PurePosixPath(directory) / model.snapshot
+        places = []
+        for mount in mounts:
+            source = PurePosixPath(mount.source)
+            # the snapshot itself is not there before it is whole, and a mount does not follow its revision
+            if wanted.is_relative_to(source) and wanted != source:
+                places.append(PurePosixPath(mount.target) / wanted.relative_to(source))
+        if not places:
+            self._add(
+                node.name,
+                "pve_container_mounts",
+                "weights-not-mounted",
+                f"{node.name} does not mount the directory of its model",
+                f"the model is brought to {wanted} on {node.text('pve_container_host') or 'the host'}",
+                f"mount the directory of all snapshots: {{source: {directory}, target: {directory}}}",
+            )
+        elif PurePosixPath(model.path) not in places:
+            self.problems.add(
+                {node.name},
+                Problem(
+                    "weights-path",
+                    "the profile's path is not where the model is brought",
+                    document.where(("model", "path")),
+                    f"{model.repository} at {model.revision} is at {places[0]} in {node.name}",
+                    f"set `path: {places[0]}`",
+                ),
+            )
+
+    def _token(self, node: Node) -> None:
+        """A token in clear is in every copy of the site, and in its history."""
+        given = self.inventory.raw.get(node.name, {}).get("model_weights_token")
+        if type(given) is not str or not given or is_template(given):
+            return
+        where = self.sources.find(node.name, "model_weights_token", self.inventory)
+        path = Path(where.rpartition(":")[0])
+        if files.is_file(path) and given in path.read_text(encoding="utf-8", errors="replace"):
+            self._add(
+                node.name,
+                "model_weights_token",
+                "token-in-clear",
+                "the token for the hub stands there in clear",
+                "whoever reads the site can use it",
+                "revoke it, then put a new one: ansible-vault encrypt_string --stdin-name model_weights_token",
             )
 
     def _bench(self, node: Node) -> None:

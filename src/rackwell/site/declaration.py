@@ -78,6 +78,16 @@ class Site:
         """The build that `role` (release, gpu_probe, bench_client) of `container` uses; empty when not known."""
         return container.text(f"{role}_build") or ""
 
+    def weights_build(self, container: Node) -> tuple[str, str] | None:
+        """Build and Python of what brings the model to the host of `container`; None where nobody brings it."""
+        try:
+            if not self.profile(container).model.repository:
+                return None
+        except RackwellError:
+            return None
+        name, python = container.text("model_weights_build"), container.text("model_weights_python")
+        return (name, python) if name and python else None
+
     def profile(self, container: Node) -> Profile:
         """The validated serving profile of `container`. Raises RackwellError (exit 2)."""
         return validation.validate(Profile, yamlsource.load(self.profile_file(container)), "profile")

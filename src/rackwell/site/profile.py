@@ -34,6 +34,22 @@ def _flag_name(name: str) -> str:
     return name
 
 
+def _repository(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}", value):
+        raise ValueError("must be ORG/NAME, as in the repository's address")
+    return value
+
+
+def _commit(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{40}", value):
+        raise ValueError(
+            "must be the 40 digits of a commit: a branch, a tag or a short id can come to mean other weights"
+        )
+    return value
+
+
+Repository = Annotated[str, pydantic.AfterValidator(_repository)]
+Commit = Annotated[str, pydantic.AfterValidator(_commit)]
 FlagName = Annotated[str, pydantic.AfterValidator(_flag_name)]
 EnvironmentName = Annotated[str, pydantic.Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 FlagValue = bool | Whole | Real | OneLine | list[Whole | Real | OneLine]
@@ -44,11 +60,29 @@ class Model(Declared):
 
     path: Absolute = pydantic.Field(description="directory of the weights in the container")
     served_name: OneLine = pydantic.Field(description="the name that clients ask for")
-    revision: OneLine | None = pydantic.Field(default=None, description="for people: which revision lies there")
+    repository: Repository | None = pydantic.Field(
+        default=None, description="repository of the Hugging Face hub that rackwell brings there, as ORG/NAME"
+    )
+    revision: Commit | None = pydantic.Field(default=None, description="the commit of the repository, all 40 digits")
+    include: list[OneLine] = pydantic.Field(default=[], description="patterns of files to bring; all if empty")
+    ignore: list[OneLine] = pydantic.Field(default=[], description="patterns of files to leave out")
     facts: OneLine | None = pydantic.Field(
         default=None,
         description="what the lint takes it for: a name of catalog/models; by the path's last part if absent",
     )
+
+    @pydantic.model_validator(mode="after")
+    def _pinned(self) -> Model:
+        if self.repository and not self.revision:
+            raise ValueError("names a repository without `revision`, the commit")
+        if not self.repository and (self.include or self.ignore):
+            raise ValueError("has patterns of files without `repository`")
+        return self
+
+    @property
+    def snapshot(self) -> str:
+        """Where the snapshot lies below the directory of all snapshots; empty without a repository."""
+        return f"{self.repository.replace('/', '--')}/{self.revision}" if self.repository else ""
 
 
 class Server(Declared):

@@ -154,17 +154,41 @@ class Release(RoleVariables):
     release_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ release_build }}"
     release_allowed_signers: str = ""
     release_verify: bool = True
+    release_compiler_packages: list[Text] = ["g++", "python3-dev"]
     release_caches: str = "{{ inventory_dir }}/.rackwell/caches"
     release_root: Absolute = "/opt/rackwell"
     release_user: UnixUser = "rackwell"
 
 
 class ModelWeights(RoleVariables):
-    """Role model_weights: the weights are there and readable."""
+    """Role model_weights: the weights are there, are those of the commit, and can be read."""
 
-    model_weights_path: Absolute
+    model_weights_path: Absolute = "{{ __model_weights_profile.model.path }}"
     model_weights_files: list[Text] = ["config.json"]
     model_weights_user: UnixUser = "rackwell"
+    model_weights_profile_file: Text = (
+        "{{ inference_server_profile_file"
+        " | default(inference_server_profile | rackwell.gpu.profile_file(inventory_dir)) }}"
+    )
+    model_weights_directory: Annotated[MountPath, pydantic.Field(pattern=r"^/[^\s\"'\\]+$")] = "/srv/models"
+    model_weights_from: Literal["host", "directory"] = "host"
+    model_weights_source: Annotated[str, pydantic.Field(pattern=r"^(/[^\n]*)?$")] = ""
+    model_weights_endpoint: Annotated[str, pydantic.Field(pattern=r"^(https?://[^\s?#@]+)?$")] = ""
+    model_weights_token: Annotated[str, pydantic.Field(repr=False)] = ""
+    model_weights_environment: dict[Text, str | Whole] = {}
+    model_weights_workers: Annotated[Whole, pydantic.Field(ge=1, le=64)] = 8
+    model_weights_xet: bool = False
+    model_weights_verify: Literal["size", "sha256"] = "size"
+    model_weights_host_user: UnixUser = "rackwell-weights"
+    model_weights_build: Text = "weights"
+    model_weights_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ model_weights_build }}"
+    model_weights_python: Annotated[str, pydantic.Field(pattern=r"^3\.(9|[1-9][0-9])$")] = "3.11"
+
+    @pydantic.model_validator(mode="after")
+    def _source(self) -> ModelWeights:
+        if self.model_weights_from == "directory" and not self.model_weights_source:
+            raise ValueError("model_weights_from: directory needs model_weights_source")
+        return self
 
 
 class InferenceServer(RoleVariables):
