@@ -11,6 +11,8 @@ import tarfile
 import zipfile
 from typing import Any, BinaryIO, Dict, List, Tuple, Union
 
+from ansible_collections.rackwell.gpu.plugins.module_utils import cuda_compiler
+
 SCHEMA = "rackwell.release/1"
 CHUNK_BYTES = 512 << 20
 """The most that one transfer holds, so that neither side needs room for the whole release twice."""
@@ -51,6 +53,9 @@ class Manifest:
             self.requirements_sha256 = str(data["requirements_sha256"])
             self.wheels: List[Dict[str, Any]] = list(data["wheels"])
             self.uv: Dict[str, Any] = dict(data["uv"])
+            self.cuda: Any = data.get("cuda")
+            """The compiler of its kernels; `cuda_compiler` reads it. None when the build does not declare one."""
+            cuda_compiler.declared(self.cuda, "")
             self.blobs: Dict[str, int] = {}
             """Every file that must be in the store: SHA-256 -> bytes."""
             for wheel in [*self.wheels, self.uv]:

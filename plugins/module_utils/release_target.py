@@ -34,7 +34,7 @@ import tarfile
 import zipfile
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
-from ansible_collections.rackwell.gpu.plugins.module_utils import bounded
+from ansible_collections.rackwell.gpu.plugins.module_utils import bounded, cuda_compiler
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_installed import (
     BROKEN,
     Damage,
@@ -169,6 +169,7 @@ class Store:
             "CUDA_CACHE_PATH=%s/cuda" % base,
             "# The environment belongs to root; the service user keeps the compiled Python here.",
             "PYTHONPYCACHEPREFIX=%s/pycache" % base,
+            *cuda_compiler.settings(manifest.cuda, self.release(manifest.digest)),
         ]
         return "\n".join(lines) + "\n"
 
