@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from rackwell import bounded
@@ -21,11 +22,19 @@ from rackwell.errors import ExitCode, Problem, RackwellError
 _MARGIN = 64 << 20
 
 
+_Stamp = tuple[int, int, int, int]
+
+
 class Blobs:
-    """``blobs/sha256/<hex>``: contents by their hash. A blob is there whole or not at all."""
+    """``blobs/sha256/<hex>``: contents by their hash. A blob is there whole or not at all.
+
+    ``verified.json`` has a stamp (inode, size, times) of each file as it was when it was last hashed. Only
+    `missing` looks at it, and only for those that the caller will take at their word.
+    """
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "blobs" / "sha256"
+        self._stamps_file = state / "verified.json"
 
     def path(self, sha256: str) -> Path:
         """Where the blob is or would be."""
@@ -42,11 +51,41 @@ class Blobs:
         path.unlink(missing_ok=True)
         return False
 
-    def missing(self, digests: Iterable[str]) -> set[str]:
-        """Those that are not there, or damaged."""
+    def missing(self, digests: Iterable[str], trusted: Collection[str] = ()) -> set[str]:
+        """Those that are not there, or damaged.
+
+        Args:
+            trusted: those that need not be hashed again if nobody touched the file since it was.
+        """
+        stamps = self._stamps()
         wanted = sorted(set(digests))
+        unsure = [name for name in wanted if name not in trusted or stamps.get(name, ()) != self._stamp(name)]
         with concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            return {digest for digest, held in zip(wanted, pool.map(self.holds, wanted), strict=True) if not held}
+            return {digest for digest, held in zip(unsure, pool.map(self.holds, unsure), strict=True) if not held}
+
+    def remember(self, digests: Iterable[str]) -> None:
+        """Keep the stamps of blobs that have been hashed in this run."""
+        old = self._stamps()
+        new = {name: stamp for name in {*old, *digests} if (stamp := self._stamp(name))}
+        # who was hashed long ago and touched since stays unsure
+        hashed = set(digests)
+        new = {name: stamp for name, stamp in new.items() if name in hashed or old[name] == stamp}
+        if new != old:
+            write_atomically(self._stamps_file, json.dumps(new, sort_keys=True).encode() + b"\n")
+
+    def _stamps(self) -> dict[str, _Stamp]:
+        try:
+            found = json.loads(self._stamps_file.read_text(encoding="utf-8"))
+            return {name: (a, b, c, d) for name, (a, b, c, d) in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _stamp(self, sha256: str) -> _Stamp | None:
+        try:
+            found = self.path(sha256).stat()
+        except FileNotFoundError:
+            return None
+        return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
     def add_bytes(self, data: bytes, sha256: str) -> None:
         """Keep `data`, whose hash the caller knows."""
@@ -60,12 +99,18 @@ class Blobs:
 
 
 def fetch(
-    wheels: Sequence[LockedWheel], python: str, blobs: Blobs, folder: Path, progress: Callable[[str], None]
+    wheels: Sequence[LockedWheel],
+    python: str,
+    blobs: Blobs,
+    folder: Path,
+    progress: Callable[[str], None],
+    trusted: Collection[str] = (),
 ) -> int:
     """Bring the wheels that are missing into the store, by one call of pip.
 
     Args:
         folder: an empty folder on the store's file system.
+        trusted: see `Blobs.missing`.
 
     Returns:
         How many were fetched.
@@ -73,7 +118,7 @@ def fetch(
     Raises:
         RackwellError: no space, a wrong hash, or pip could not get them.
     """
-    missing = blobs.missing(wheel.sha256 for wheel in wheels)
+    missing = blobs.missing((wheel.sha256 for wheel in wheels), trusted)
     wanted = {wheel.filename: wheel for wheel in wheels if wheel.sha256 in missing}
     if not wanted:
         return 0

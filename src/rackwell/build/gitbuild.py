@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,10 @@ class Yard:
     blobs: Blobs
     folder: Path
     progress: Progress
+
+    def fresh(self, name: str) -> Path:
+        """An empty folder in the scratch folder."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
 
 def lock_git(yard: Yard) -> dict[Path, LockedGit]:
@@ -123,8 +128,7 @@ def bring_git(yard: Yard, locked: Sequence[LockedGit]) -> int:
 
 
 def _work(yard: Yard, name: str) -> Path:
-    work = yard.folder / f"git-{name}"
-    work.mkdir()
+    work = yard.fresh(f"git-{name}")
     # a wall: whoever looks above the tree for a repository must not find the site's
     (work / ".git").write_text("gitdir: /dev/null\n", encoding="ascii")
     return work

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -95,19 +95,9 @@ def make_release(
         lock_path = _lock_path(spec, state, catalog, suffix)
         lock = _lock(yard, lock_path, version, relock)
         _check_sources(spec, lock)
-        fetch(lock.wheels, version, blobs, folder, progress)
-        if gitbuild.bring_git(yard, lock.git):
-            progress(f"lock {lock_path.name}: the git sources came out as locked")
-        packed = [_as_packed(blobs, wheel) for wheel in lock.dependencies]
-        packed += [_patch(patches, blobs, wheel, progress) for wheel in lock.sources]
-        packed += [_patch(patches, blobs, git.wheel, progress) for git in lock.git]
-        own = _own(spec, version, blobs)
-        if spec.probe:
-            own.append(_made(blobs, *probe_wheel()))
-        nvcc = compiler.nvcc_version(spec, ((wheel.project, wheel.version) for wheel in packed))
-        if nvcc is not None:
-            own.append(_made(blobs, *compiler.home_wheel(nvcc)))
-        packed += own
+        # what is only passed on, and untouched since it was hashed, is taken at its word: staging hashes it again
+        passed_on = {wheel.sha256 for wheel in (lock.installer, *lock.dependencies)}
+        packed, own = _bring(yard, lock, version, patches, passed_on)
         _refuse_clash(spec, packed)
         packed.sort(key=lambda wheel: wheel.filename)
         requirements = _requirements(packed)
@@ -121,7 +111,15 @@ def make_release(
                 return {}
             return {sbom.NAME: bill, provenance.NAME: provenance.render(run, manifest, digest, bill)}
 
-        return _put(state, spec.name, suffix, manifest, requirements, beside, folder, progress)
+        release = _put(state, spec.name, suffix, manifest, requirements, beside, folder, progress)
+        everything = {wheel.sha256 for wheel in [*lock.wheels, *(git.wheel for git in lock.git)]}
+        everything |= {wheel.sha256 for wheel in packed}
+        # found made: somebody may have come back because it is damaged
+        if not release.changed and blobs.missing(everything):
+            progress(f"release {release.digest[:12]}: files of it were damaged or gone, bringing them again")
+            _bring(yard, lock, version, patches, ())
+        blobs.remember(everything)
+        return release
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
@@ -178,6 +176,30 @@ def _check_sources(spec: BuildSpec, lock: locks.Lock) -> None:
                 ),
                 ExitCode.INVALID,
             )
+
+
+def _bring(
+    yard: gitbuild.Yard,
+    lock: locks.Lock,
+    python: str,
+    patches: list[series.Patch],
+    trusted: Collection[str],
+) -> tuple[list[_Packed], list[_Packed]]:
+    """All wheels of the release, brought into the store; and those among them that no index has."""
+    spec, blobs, progress = yard.spec, yard.blobs, yard.progress
+    fetch(lock.wheels, python, blobs, yard.fresh("fetch"), progress, trusted)
+    if gitbuild.bring_git(yard, lock.git):
+        progress("the git sources came out as locked")
+    packed = [_as_packed(blobs, wheel) for wheel in lock.dependencies]
+    packed += [_patch(patches, blobs, wheel, progress) for wheel in lock.sources]
+    packed += [_patch(patches, blobs, git.wheel, progress) for git in lock.git]
+    own = _own(spec, python, blobs)
+    if spec.probe:
+        own.append(_made(blobs, *probe_wheel()))
+    nvcc = compiler.nvcc_version(spec, ((wheel.project, wheel.version) for wheel in packed))
+    if nvcc is not None:
+        own.append(_made(blobs, *compiler.home_wheel(nvcc)))
+    return [*packed, *own], own
 
 
 def _as_packed(blobs: Blobs, wheel: locks.LockedWheel) -> _Packed:

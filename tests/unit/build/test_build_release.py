@@ -24,10 +24,12 @@ from rackwell.errors import ExitCode, RackwellError
 
 def tree(folder: Path, *, provenance: bool = True) -> dict[str, bytes | str]:
     """Every file and link below a folder; without provenance, what must be the same wherever it is made."""
+    # verified.json holds inodes and times
     return {
         str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if (path.is_symlink() or path.is_file()) and (provenance or path.name != "provenance.json")
+        if (path.is_symlink() or path.is_file())
+        and (provenance or path.name not in {"provenance.json", "verified.json"})
     }
 
 
@@ -455,3 +457,59 @@ def test_what_pip_brings_is_held_against_the_lock_again(tmp_path: Path, monkeypa
         fetch.fetch([wheel], "3.11", blobs, tmp_path, lambda _message: None)
     assert caught.value.problems[0].code == "hash-mismatch"
     assert blobs.missing([wheel.sha256]) == {wheel.sha256}
+
+
+def test_what_nobody_touched_is_not_hashed_again_for_the_next_release(
+    locked: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = locked.write(BUILD)
+    first = locked.make(path)
+    hashed: list[str] = []
+
+    def counting(path: Path) -> str:
+        hashed.append(path.name)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(fetch, "sha256_of", counting)
+    diff = locked.catalog / "patches/sglang/example/0.5.9.patch"
+    diff.write_text(diff.read_text().replace("twenty-one", "XXI"))
+    second = locked.make(path)
+    assert second.digest != first.digest
+    passed_on = {
+        wheel["sha256"] for wheel in second.manifest["wheels"] if wheel["project"] in {"helper", "leaf", "native"}
+    }
+    sources = {source["sha256"] for source in second.manifest["sources"]}
+    assert not passed_on & set(hashed)
+    assert sources <= set(hashed), "what is patched is read, and so it is hashed"
+    # somebody touched one
+    blob = locked.state / "blobs/sha256" / min(passed_on)
+    os.utime(blob)
+    hashed.clear()
+    diff.write_text(diff.read_text().replace("XXI", "XX-I"))
+    locked.make(path)
+    assert passed_on & set(hashed) == {blob.name}
+
+
+def test_a_release_that_is_found_made_is_hashed_through(locked: Site) -> None:
+    """A bit that flips without anybody's doing changes no time; the next run finds it, and brings the file again."""
+    path = locked.write(BUILD)
+    first = locked.make(path)
+    locked.make(path)
+    for wheel in first.manifest["wheels"]:
+        blob = locked.state / "blobs/sha256" / wheel["sha256"]
+        good, stamps = blob.read_bytes(), json.loads((locked.state / "verified.json").read_text())
+        blob.chmod(0o644)
+        blob.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+        found = blob.stat()
+        stamps[blob.name] = [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+        (locked.state / "verified.json").write_text(json.dumps(stamps))
+        assert locked.make(path).digest == first.digest
+        assert blob.read_bytes() == good, wheel["filename"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"x": 1}', '{"x": [1]}', "null"])
+def test_stamps_that_are_damaged_count_for_nothing(locked: Site, text: str) -> None:
+    first = locked.make(locked.write(BUILD))
+    (locked.state / "verified.json").write_text(text)
+    assert locked.make(locked.write(BUILD)).digest == first.digest
+    assert json.loads((locked.state / "verified.json").read_text()).keys() >= {first.manifest["uv"]["sha256"]}
