@@ -82,7 +82,7 @@ class Hub:
                 raise
             raise self.explained(error, one.path) from None
         if told.commit_hash != self.place.revision:
-            why = "it says commit %s" % told.commit_hash
+            why = "it says commit %s" % told.commit_hash if told.commit_hash else "it does not say which: a mirror must"
             raise SnapshotError(
                 "revision-moved", "the hub serves another commit", self._where(one.path), why, "run again"
             )

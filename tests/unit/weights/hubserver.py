@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub on this machine: what huggingface_hub asks for a repository at a commit, with faults. Standard library only.
 
-    python hubserver.py --port 8000 [--bind 127.0.0.1] [--token T]       # prints its address, and serves `toy/model`
+    python hubserver.py --port 8000 [--bind 127.0.0.1] [--token T] [--daemon PIDFILE] [--lifetime S]    # `toy/model`
 
 Large files are redirected to another host name with a signed address, as the real hub does: who sends the token there
 is told so in `leaks`. Faults are attributes of `Hub`, changed while it serves.
@@ -13,12 +13,14 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import socket
 import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -227,7 +229,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _cdn(self, path: str) -> None:
         if self.headers.get("Authorization") and self.owner.cdn != self.owner.endpoint:
             self.owner.leaks.append(path)
-        self._bytes(path, self.owner.files[path], {"ETag": f'"{hashlib.sha256(self.owner.files[path]).hexdigest()}"'})
+        headers = {"ETag": f'"{hashlib.sha256(self.owner.files[path]).hexdigest()}"'}
+        if self.owner.cdn == self.owner.endpoint:
+            # huggingface_hub follows a redirect within one host, and reads the last answer
+            headers["X-Repo-Commit"] = COMMIT
+        self._bytes(path, self.owner.files[path], headers)
 
     def _bytes(self, path: str, data: bytes, headers: dict[str, str]) -> None:
         faults = self.owner.faults
@@ -288,12 +294,21 @@ def main() -> None:
     parser.add_argument("--bind", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--token", default="")
+    parser.add_argument("--daemon", help="go on in the background; the file gets the process's number")
+    parser.add_argument("--lifetime", type=float, default=3600, help="seconds until it ends by itself")
     arguments = parser.parse_args()
+    if arguments.daemon:
+        if os.fork():
+            return
+        os.setsid()
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(quiet, stream)
+        Path(arguments.daemon).write_text(str(os.getpid()))
     hub = Hub(arguments.bind, arguments.port)
     hub.faults.token = arguments.token
     print(hub.endpoint, flush=True)
-    while True:
-        time.sleep(3600)
+    time.sleep(arguments.lifetime)
 
 
 if __name__ == "__main__":
