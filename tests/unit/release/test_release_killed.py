@@ -80,6 +80,32 @@ def test_killed_at_any_step_the_next_run_converges(
     assert is_right(again, two)
 
 
+def test_the_installer_ends_with_the_process_that_started_it(
+    store: Store, one: Built, user: str, tmp_path: Path
+) -> None:
+    """Else it would write on beside the next run, which takes the lock that the killed one lost."""
+    stage(store, one, user, tmp_path)
+    release = Path(store.release(one.manifest.digest))
+    (release / "complete").unlink()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    installer = Path(store.root) / "uv" / one.manifest.uv["sha256"] / "uv"
+    installer.unlink()
+    installer.write_text(f"#!/bin/sh\nexec 3>{pipe}\necho started >&3\nexec sleep 600\n")
+    installer.chmod(0o755)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            stage(store, one, user, tmp_path)
+        finally:
+            os._exit(1)
+    with pipe.open() as stream:
+        assert stream.readline() == "started\n"
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        assert stream.read() == "", "its end of the pipe is closed when it is gone"
+
+
 def test_killed_while_it_mends_the_next_run_converges(store: Store, one: Built, user: str, tmp_path: Path) -> None:
     def damage() -> None:
         for path in Path(store.release(one.manifest.digest)).glob("env/lib/*/site-packages/leaf.py"):
