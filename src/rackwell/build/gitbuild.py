@@ -161,14 +161,16 @@ class _Build:
 
     def prepare(self, tools: Sequence[LockedWheel]) -> None:
         """Make the environment, of `tools` and nothing else."""
-        if unfit := [tool.filename for tool in tools if best([tool.filename], RUNNING) is None]:
+        mine = fitting(tools)
+        if unfit := sorted({tool.project for tool in tools} - {tool.project for tool in mine}):
             raise _error(
                 "git-tools-unfit",
-                f"{self._name} is built with wheels that do not fit this Python",
+                f"{self._name} is built with {unfit[0]}, which has no wheel for this Python",
                 self._where,
-                f"{unfit[0]} is locked, this is Python {RUNNING}",
-                "run rackwell with the Python that locked it, or run `rackwell build --relock`",
+                f"{', '.join(t.filename for t in tools if t.project == unfit[0])}; this is Python {RUNNING}",
+                "run rackwell with another Python; or, if it is newer than the lock, run `rackwell build --relock`",
             )
+        tools = mine
         folder = self._work / "tools"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -326,6 +328,15 @@ def _cut_off() -> tuple[str, ...]:
             works = False
         _cut.append(command if works else ())
     return _cut[0]
+
+
+def fitting(tools: Sequence[LockedWheel]) -> list[LockedWheel]:
+    """Those for this Python: of each project the best one."""
+    projects: dict[str, list[LockedWheel]] = {}
+    for tool in tools:
+        projects.setdefault(tool.project, []).append(tool)
+    chosen = {best([tool.filename for tool in some], RUNNING) for some in projects.values()}
+    return [tool for tool in tools if tool.filename in chosen]
 
 
 def network_is_cut() -> bool:

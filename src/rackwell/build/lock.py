@@ -27,19 +27,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from rackwell import bounded
 from rackwell.build import compiler
 from rackwell.build.files import write_atomically
 from rackwell.build.model import BuildSpec, Source
-from rackwell.build.wheelfile import UV_PLATFORM, best
+from rackwell.build.wheelfile import UV_PLATFORM, best, marker_environment
 from rackwell.errors import ExitCode, Problem, RackwellError
 
 #: Seconds for uv, and for pip, which may bring some 10 GB.
 DEADLINE_S = 3600
-_TOOLS_PYTHON = "3.11"
-_RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"
+_TOOLS_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _HEADER = re.compile(r"^# rackwell-lock/1 inputs-sha256:([0-9a-f]{64})$")
 _LINE = re.compile(
     r"^(?P<project>[a-z0-9-]+)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})  "
@@ -84,7 +84,7 @@ class LockedGit:
     Attributes:
         wheel: what the build must give, byte for byte.
         commit, tree, submodules: what it is built from.
-        tools: the wheels that it is built with.
+        tools: the wheels that it is built with; several of one project where each is for another Python.
     """
 
     wheel: LockedWheel
@@ -278,9 +278,9 @@ def resolve(spec: BuildSpec, python: str, git: Mapping[Path, LockedGit] | None =
 
 
 def resolve_tools(spec: BuildSpec, requirements: Sequence[str], name: str) -> tuple[LockedWheel, ...]:
-    """The wheels that the git source `name` is built with, for this program's own Python.
+    """The wheels that the git source `name` is built with.
 
-    Those that fit every Python are taken where there are any, so that one lock serves several machines.
+    A project that has no wheel for every Python has one for each here, so that one lock serves several machines.
 
     Raises:
         RackwellError: no set of wheels satisfies `requirements`.
@@ -288,7 +288,21 @@ def resolve_tools(spec: BuildSpec, requirements: Sequence[str], name: str) -> tu
     if not requirements:
         return ()
     # the versions of the oldest Python that rackwell runs on are everyone's
-    return tuple(sorted(_compile(spec, requirements, _TOOLS_PYTHON, follow=True, tools_of=name)))
+    packages = _packages(spec, requirements, _TOOLS_PYTHONS[0], follow=True, tools_of=name)
+    found = {_chosen(spec, package, python) for package in packages for python in _fitted(package)}
+    return tuple(sorted(found))
+
+
+def _fitted(package: dict[str, Any]) -> list[str]:
+    """The Pythons that need a package of tools, without those that it has no wheel for while it has for others."""
+    marker = package.get("marker")
+    needed = [
+        python
+        for python in _TOOLS_PYTHONS
+        if not marker or Marker(str(marker)).evaluate(dict(marker_environment(python)))
+    ]
+    names = [wheel_filename(wheel) for wheel in package.get("wheels", [])]
+    return [python for python in needed if best(names, python)] or needed[:1]
 
 
 def late(what: str, where: str) -> Problem:
@@ -302,14 +316,18 @@ def late(what: str, where: str) -> Problem:
     )
 
 
-def uv_command(inputs: Path, python: str, *, follow: bool) -> list[str]:
-    """The command that resolves the requirements in the file `inputs`; it writes pylock.toml to its output."""
+def uv_command(inputs: Path, python: str, *, follow: bool, universal: bool = False) -> list[str]:
+    """The command that resolves the requirements in the file `inputs`; it writes pylock.toml to its output.
+
+    `universal`: for `python` and every newer one, with markers.
+    """
     return [
         sys.executable,
         *("-m", "uv", "pip", "compile", str(inputs)),
         # this form tells sizes and file names, too
         *("--format", "pylock.toml", "--generate-hashes", "--no-header", "--no-annotate", "--quiet"),
-        *("--python-version", python, "--python-platform", UV_PLATFORM, "--only-binary", ":all:"),
+        *("--python-version", python, "--only-binary", ":all:"),
+        *(["--universal"] if universal else ["--python-platform", UV_PLATFORM]),
         *("--python", sys.executable, "--no-python-downloads"),
         *([] if follow else ["--no-deps"]),
     ]
@@ -320,14 +338,20 @@ def uv_environment() -> dict[str, str]:
     return {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1", "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
 
 
-def _compile(
+def _compile(spec: BuildSpec, requirements: Sequence[str], python: str, *, follow: bool) -> list[LockedWheel]:
+    packages = _packages(spec, requirements, python, follow=follow)
+    # a wheel of this machine's comes back as an archive: it is a git source, and locked as one
+    return [_chosen(spec, package, python) for package in packages if "archive" not in package]
+
+
+def _packages(
     spec: BuildSpec, requirements: Sequence[str], python: str, *, follow: bool, tools_of: str = ""
-) -> list[LockedWheel]:
+) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="rackwell-lock-") as folder:
         inputs = Path(folder) / "requirements.in"
         inputs.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         done = bounded.run(
-            uv_command(inputs, python, follow=follow),
+            uv_command(inputs, python, follow=follow, universal=bool(tools_of)),
             DEADLINE_S,
             late=late("uv did not find a set of wheels in time", str(spec.path)),
             cwd=folder,  # not where a project's settings would be picked up
@@ -346,18 +370,13 @@ def _compile(
             ),
             ExitCode.FAILED,
         )
-    packages = tomllib.loads(done.stdout).get("packages", [])
-    # a wheel of this machine's comes back as an archive: it is a git source, and locked as one
-    return [_chosen(spec, package, python, tools=bool(tools_of)) for package in packages if "archive" not in package]
+    packages: list[dict[str, Any]] = tomllib.loads(done.stdout).get("packages", [])
+    return packages
 
 
-def _chosen(spec: BuildSpec, package: dict[str, Any], python: str, *, tools: bool) -> LockedWheel:
+def _chosen(spec: BuildSpec, package: dict[str, Any], python: str) -> LockedWheel:
     wheels = {wheel_filename(wheel): wheel for wheel in package.get("wheels", [])}
-    if tools:
-        pure = [name for name in wheels if name.endswith("-none-any.whl") and best([name], python)]
-        filename = best(pure, python) or best(list(wheels), _RUNNING)
-    else:
-        filename = best(list(wheels), python)
+    filename = best(list(wheels), python)
     project, version = canonicalize_name(package["name"]), str(package.get("version", ""))
     if filename is None:
         raise RackwellError(

@@ -103,7 +103,7 @@ def _dependencies(run: Run, manifest: dict[str, Any]) -> list[dict[str, Any]]:
                 },
             }
         )
-        found += [_wheel(tool, f"builds {git.wheel.project}") for tool in sorted(git.tools)]
+        found += [_wheel(tool, f"builds {git.wheel.project}") for tool in gitbuild.fitting(sorted(git.tools))]
     found += [
         {
             "uri": f"urn:rackwell:patch:{patch.meta.name}",

@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from rackwell.build.series import Patch
-from rackwell.build.wheelfile import MALFORMED, metadata_of
+from rackwell.build.wheelfile import MALFORMED, marker_environment, metadata_of
 
 NAME = "sbom.cdx.json"
 
@@ -207,20 +207,7 @@ def _text(value: object) -> str:
 
 def _requires(header: email.message.Message, python: str) -> set[str]:
     """Projects that a wheel asks for on `python`, those of its extras left out."""
-    environment = {
-        "extra": "",
-        "implementation_name": "cpython",
-        "implementation_version": f"{python}.0",
-        "os_name": "posix",
-        "platform_machine": "x86_64",
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": f"{python}.0",
-        "python_version": python,
-        "sys_platform": "linux",
-    }
+    environment = marker_environment(python)
     found = set()
     for text in header.get_all("Requires-Dist", []):
         try:

@@ -63,6 +63,24 @@ def supported_tags(python: str) -> list[Tag]:
     ]
 
 
+def marker_environment(python: str) -> dict[str, str]:
+    """What the markers of requirements see on a container with Python `python` ("3.11"), without extras."""
+    return {
+        "extra": "",
+        "implementation_name": "cpython",
+        "implementation_version": f"{python}.0",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{python}.0",
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class WheelName:
     """What a wheel's file name says. `project` is normalised."""

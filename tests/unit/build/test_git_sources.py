@@ -626,3 +626,43 @@ def test_git_is_missing(site: Site, server: Server, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(site.folder))
     problem = refused(site, build_text(server))
     assert problem.code == "git-missing"
+
+
+def test_tools_that_are_not_for_every_python_are_locked_for_each(site: Site, server: Server) -> None:
+    pyproject = PROJECT["python/pyproject.toml"].replace(
+        "requires = []", 'requires = ["helper-tool", "leaf; python_version >= \'3.13\'"]'
+    )
+    server.commit("sglang", {"python/pyproject.toml": pyproject})
+    tools = [
+        tinywheels.make_wheel(
+            site.index,
+            "helper-tool",
+            "1.0",
+            {"helper_tool.py": "VALUE = 1\n"},
+            tag=f"cp3{minor}-cp3{minor}-manylinux_2_28_x86_64",
+        )
+        for minor in (11, 12, 13, 14)
+    ]
+    try:
+        path = site.write(build_text(server))
+        first = site.make(path)
+        found = lock.read_lock(site.folder / "builds/lab.lock")
+        assert found is not None
+        names = [tool.filename for tool in found.git[0].tools]
+        assert [name for name in names if name.startswith("helper_tool")] == [tool.name for tool in tools]
+        assert "leaf-3.0-py3-none-any.whl" in names, "another Python needs it"
+        kept = {tool.filename for tool in gitbuild.fitting(found.git[0].tools)}
+        assert {name for name in kept if name.startswith("helper_tool")} == {
+            f"helper_tool-1.0-cp3{sys.version_info[1]}-cp3{sys.version_info[1]}-manylinux_2_28_x86_64.whl"
+        }
+        text = (site.folder / "builds/lab.lock").read_text()
+        mine = f"-cp3{sys.version_info[1]}-"
+        without = "".join(line for line in text.splitlines(True) if not ("helper_tool" in line and mine in line))
+        (site.folder / "builds/lab.lock").write_text(without)
+        (site.state / "blobs/sha256" / first.manifest["sources"][0]["sha256"]).unlink()
+        problem = refused(site, build_text(server))
+        assert problem.code == "git-tools-unfit"
+        assert "helper-tool" in problem.what
+    finally:
+        for tool in tools:
+            tool.unlink()
