@@ -134,3 +134,13 @@ def test_what_is_required_is_locked() -> None:
 def test_no_lock_lies_beside_nothing() -> None:
     for path in BUILDS:
         assert Path(path).with_suffix(".yml").is_file()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_page_says_what_it_weighs(name: str) -> None:
+    """The installer is not counted: it travels once, and is no part of the environment."""
+    _, lock = build(name)
+    page = (Path(__file__).parents[3] / "docs" / "profiles.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+    wheels = [*lock.sources, *lock.dependencies]
+    assert any(f"| {len(wheels)} | {sum(wheel.size for wheel in wheels):,} |" in row for row in rows)
