@@ -22,6 +22,7 @@ _WAIT_S = gitcommand.FETCH_S
 _MISSING = re.compile(
     r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object|did not (?:send|receive)|bad object"
 )
+_INCOMPLETE = re.compile(r"early EOF|index-pack|repository corruption|hung up unexpectedly|disconnect|Connection reset")
 _UNADVERTISED = re.compile(r"unadvertised object|no such remote ref|couldn't find remote ref|not our ref")
 
 
@@ -65,12 +66,7 @@ class Mirror:
                 self._fetch(commit, lock)
                 return self._read(commit, folder)
             except DamagedError as error:
-                raise self._error(
-                    "git-mirror-damaged",
-                    f"commit {commit[:12]} did not come whole from {self.url}",
-                    str(error),
-                    "run again; if it stays so, the server or this machine's disk is damaged",
-                ) from error
+                raise self._incomplete(commit, str(error)) from error
             except RackwellError as error:
                 if damage:
                     note = f"the mirror here was damaged ({damage}) and has been removed; "
@@ -179,7 +175,7 @@ class Mirror:
         fresh.rename(self.path)
 
     def _failed(self, said: str, commit: str) -> RackwellError:
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in said.replace("\0", "").splitlines() if line.strip()]
         text = " ".join(line for line in lines if not line.startswith("warning:"))[-1000:]
         if "No space left on device" in text:
             return no_space(self.path, None)
@@ -190,11 +186,21 @@ class Mirror:
                 text,
                 "pin a commit that the repository has; if it had it before, find out who rewrote it",
             )
+        if _INCOMPLETE.search(text):
+            return self._incomplete(commit, text)
         return self._error(
             "git-unreachable",
             f"{self.url} cannot be fetched from",
             text,
             "make it reachable for `git ls-remote` on this machine (network, name, credentials), then run again",
+        )
+
+    def _incomplete(self, commit: str, why: str) -> RackwellError:
+        return self._error(
+            "git-incomplete",
+            f"commit {commit[:12]} did not come whole from {self.url}",
+            why,
+            "run again; if it stays so, the repository there or this machine's disk is damaged",
         )
 
     def _error(self, code: str, what: str, why: str, fix: str, exit_code: ExitCode = ExitCode.FAILED) -> RackwellError:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -165,6 +166,37 @@ def serving(root: Path) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def cut_after(server: Server, count: int) -> Iterator[int]:
+    """A port that leads to `server`, and cuts each connection once it has answered `count` bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    near, _ = listening.accept()
+                except OSError:
+                    return
+                with near, socket.create_connection(("127.0.0.1", server.port)) as far:
+                    threading.Thread(target=pass_on, args=(near, far), daemon=True).start()
+                    left = count
+                    while left and (data := far.recv(min(left, 4096))):
+                        near.sendall(data)
+                        left -= len(data)
+                    for end in (near, far):
+                        with contextlib.suppress(OSError):
+                            end.shutdown(socket.SHUT_RDWR)
+
+        def pass_on(near: socket.socket, far: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := near.recv(4096):
+                    far.sendall(data)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
 
 
 def other_python() -> str | None:

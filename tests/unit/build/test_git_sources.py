@@ -4,6 +4,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 import tinywheels
 from buildsite import Site
-from gitserver import PROJECT, Server, git, other_python, serving
+from gitserver import PROJECT, Server, cut_after, git, other_python, serving
 from test_build_release import tree
 
 from rackwell.build import gitbuild, gitcommand, gitmirror, giturl, load_build, lock
@@ -525,6 +526,25 @@ def test_every_bit_of_an_object_counts(site: Site, server: Server) -> None:
     (site.state / "blobs/sha256" / first.manifest["sources"][0]["sha256"]).unlink()
     assert site.make(site.write(text)).digest == first.digest
     assert any("is damaged" in line for line in site.said)
+
+
+def test_a_fetch_that_is_cut_off(site: Site, server: Server) -> None:
+    """At many a place: what came is never taken for the whole, and the next run brings it."""
+    server.commit("sglang", {"python/sglang/noise.bin": random.Random(1).randbytes(300_000).hex()})
+    for count in (0, 100, 1000, 50_000, 200_000):
+        with cut_after(server, count) as port:
+            url = f"git://127.0.0.1:{port}/sglang"
+            problem = refused(site, build_text(server, ", submodules: false", url=url))
+            assert problem.code in {"git-incomplete", "git-unreachable"}, problem
+            if count >= 50_000:
+                assert problem.code == "git-incomplete", problem
+            # the same mirror, and now the server is whole
+            mirror = mirror_of(site, url)
+            git(mirror.parent, "config", "--file", str(mirror / "config"), f"url.{server.url('sglang')}.insteadOf", url)
+            release = site.make(site.write(build_text(server, ", submodules: false", url=url)))
+            assert release.manifest["sources"][0]["git"]["commit"] == head(server)
+            assert not list(mirror.rglob("tmp_*"))
+            (site.state / "blobs/sha256" / release.manifest["sources"][0]["sha256"]).unlink()
 
 
 def test_a_fetch_that_is_killed(site: Site, server: Server) -> None:
