@@ -686,3 +686,42 @@ def test_tools_that_are_not_for_every_python_are_locked_for_each(site: Site, ser
     finally:
         for tool in tools:
             tool.unlink()
+
+
+@pytest.mark.index
+def test_a_project_that_asks_git_for_its_version(
+    site: Site, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As SGLang does: setuptools-scm, in a directory below the root. From the machine's own index."""
+    for name in tinywheels.index_environment(site.index):
+        monkeypatch.delenv(name, raising=False)
+    pyproject = (
+        '[build-system]\nrequires = ["setuptools>=61", "setuptools-scm>=8", "wheel"]\n'
+        'build-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "sglang"\ndynamic = ["version"]\nlicense = "Apache-2.0"\n'
+        '[tool.setuptools.packages.find]\ninclude = ["sglang*"]\n[tool.setuptools.package-data]\nsglang = ["**/*.h"]\n'
+        '[tool.setuptools_scm]\nroot = ".."\nversion_file = "sglang/_version.py"\n'
+    )
+    server.commit("sglang", {"python/pyproject.toml": pyproject})
+    text = build_text(server, ", version: 0.5.11.post1") + "dependencies: declared\n"
+    try:
+        first = site.make(site.write(text))
+    except RackwellError as error:
+        if error.problems[0].code == "resolve-failed":
+            pytest.skip(f"the package index does not answer: {error.problems[0].why[:200]}")
+        raise
+    other = Site(tmp_path / "elsewhere" / "site", site.catalog, site.index)
+    if python := other_python():
+        monkeypatch.setattr(gitbuild, "_PYTHON", python)
+    assert other.make(other.write(text)).digest == first.digest
+    (source,) = first.manifest["sources"]
+    assert source["wheel"] == "sglang-0.5.11.post1-py3-none-any.whl"
+    with zipfile.ZipFile(site.state / "blobs/sha256" / source["sha256"]) as wheel:
+        assert b"0.5.11.post1" in wheel.read("sglang/_version.py")
+        assert "sglang/lib/lib.h" in wheel.namelist()
+    shutil.rmtree(other.state)
+    (other.folder / "builds/lab.lock").unlink()
+    problem = refused(other, text.replace(", version: 0.5.11.post1", ""))
+    assert problem.code == "git-build-failed"
+    assert "version" in problem.why
+    assert "`version`" in problem.fix
