@@ -142,7 +142,7 @@ def judge(played: PlayResult, container: str, host: str, again: str, *, gate_onl
             item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
             *items[:-1],
             item("release", "rackwell.release_store", container, {"release", ""}, _release),
-            item("model", _model_schema(played, container), container, {"model_weights"}, _model),
+            *_model_item(item("model", _model_schema(played, container), container, {"model_weights"}, _model)),
             items[-1],
         ]
     told = (
@@ -251,6 +251,11 @@ def _release(report: Mapping[str, Any]) -> tuple[bool, str]:
     if slot and slot != digest:
         return False, f"{slot[:12]} runs, {digest[:12]} is declared"
     return bool(slot), f"{report.get('name')} {digest[:12]} is complete and active" if slot else "no release is active"
+
+
+def _model_item(made: Item) -> list[Item]:
+    """The model's row; none where nobody looked, as when the play ended before."""
+    return [] if made.verdict == UNKNOWN else [made]
 
 
 def _model_schema(played: PlayResult, container: str) -> str:

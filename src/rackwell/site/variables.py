@@ -163,7 +163,9 @@ class Release(RoleVariables):
 class ModelWeights(RoleVariables):
     """Role model_weights: the weights are there, are those of the commit, and can be read."""
 
-    model_weights_path: Absolute = "{{ __model_weights_profile.model.path }}"
+    model_weights_path: Absolute = (
+        "{{ (lookup('ansible.builtin.file', model_weights_profile_file) | from_yaml).model.path }}"
+    )
     model_weights_files: list[Text] = ["config.json"]
     model_weights_user: UnixUser = "rackwell"
     model_weights_profile_file: Text = (
