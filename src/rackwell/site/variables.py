@@ -186,12 +186,6 @@ class ModelWeights(RoleVariables):
     model_weights_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ model_weights_build }}"
     model_weights_python: Annotated[str, pydantic.Field(pattern=r"^3\.(9|[1-9][0-9])$")] = "3.11"
 
-    @pydantic.model_validator(mode="after")
-    def _source(self) -> ModelWeights:
-        if self.model_weights_from == "directory" and not self.model_weights_source:
-            raise ValueError("model_weights_from: directory needs model_weights_source")
-        return self
-
 
 class InferenceServer(RoleVariables):
     """Role inference_server: the unit that serves."""
