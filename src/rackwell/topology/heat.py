@@ -142,7 +142,7 @@ def tree(report: GpuReport) -> str:
     for socket in report.topology.sockets:
         lines.append("socket ?" if socket.numa is None else f"socket {socket.numa}")
         for root in socket.roots:
-            lines.append(f"  root port {short(root.root)}")
+            lines.append(f"  root port {short(root.root)}" if root.root else "  no root port to be seen")
             for switch in root.switches:
                 lines.append(f"    switch {short(switch.switch)}")
                 lines += _gpus(switch.gpus, of, 6)

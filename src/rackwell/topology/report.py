@@ -45,9 +45,9 @@ class Switch(Part):
 
 
 class Root(Part):
-    """A root port: switches below it, and GPUs that hang on it directly."""
+    """A root port: switches below it, and GPUs that hang on it directly. root None: none is seen (a virtual machine)."""
 
-    root: str
+    root: str | None = None
     switches: list[Switch] = pydantic.Field(default_factory=list)
     gpus: list[int] = pydantic.Field(default_factory=list)
 

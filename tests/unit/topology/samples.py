@@ -438,15 +438,22 @@ def quick() -> Report:
 
 
 def nvlink_pair() -> Report:
-    """2 GPUs behind NVLink, no switch, no host facts."""
+    """2 GPUs behind NVLink in a virtual machine: no root port, no switch, no node, no host facts."""
     report = healthy()
     report["gpus"] = [
         gpu
-        | {"name": "NVIDIA H200 (sample)", "bus_id": f"0000:00:0{6 + i}.0", "switch": None, "root": None, "path": []}
+        | {
+            "name": "NVIDIA H200 (sample)",
+            "bus_id": f"0000:00:0{6 + i}.0",
+            "switch": None,
+            "root": None,
+            "numa": None,
+            "path": [],
+        }
         for i, gpu in enumerate(report["gpus"][:2])
     ]
     report["topology"] = {
-        "sockets": [{"numa": None, "roots": [{"root": "0000:00:00.0", "switches": [], "gpus": [0, 1]}]}],
+        "sockets": [{"numa": None, "roots": [{"root": None, "switches": [], "gpus": [0, 1]}]}],
         "classes": [[None, "nvlink"], ["nvlink", None]],
         "nvlink": [[0, 18], [18, 0]],
     }
