@@ -45,7 +45,9 @@ class Switch(Part):
 
 
 class Root(Part):
-    """A root port: switches below it, and GPUs that hang on it directly. root None: none is seen (a virtual machine)."""
+    """A root port: switches below it, and GPUs that hang on it directly. root None: none is seen, as in a virtual
+    machine.
+    """
 
     root: str | None = None
     switches: list[Switch] = pydantic.Field(default_factory=list)
