@@ -28,6 +28,7 @@ _COPIES = {
     "device_to_device_bidirectional_memcpy_read_sm": ("kernel", "read", 2, False),
     "device_to_device_bidirectional_memcpy_write_sm": ("kernel", "write", 2, True),
 }
+ALLREDUCE_PEERS = ("nccl_tests", "torch")
 _PATTERNS = {"all_to_one_write_ce": "all-to-one", "one_to_all_write_ce": "one-to-all"}
 
 
@@ -79,7 +80,8 @@ def figures(report: dict[str, Any]) -> dict[Key, float]:
     found |= {key: statistics.median(values) for key, values in patterns.items()}
     for point in (measured.get("collectives") or {}).get("points") or []:
         if point.get("dtype", "float32") == "float32" and not point.get("in_place"):
-            found[f"allreduce busbw {point['bytes']:>9} B", -1, -1] = point["busbw"]
+            for peer in ALLREDUCE_PEERS:
+                found[_allreduce(point, peer), -1, -1] = point["busbw"]
     return found
 
 
@@ -90,9 +92,14 @@ def peer_figures(peers: dict[str, Any]) -> dict[Key, float]:
         for key, value in _nvbandwidth(run):
             samples.setdefault(key, []).append(value)
     found = {key: round(statistics.median(values), 4) for key, values in samples.items()}
-    for point in (peers.get("torch") or {}).get("points") or []:
-        found[f"allreduce busbw {point['bytes']:>9} B", -1, -1] = point["busbw"]
+    for peer in ALLREDUCE_PEERS:
+        for point in (peers.get(peer) or {}).get("points") or []:
+            found[_allreduce(point, peer), -1, -1] = point["busbw"]
     return found
+
+
+def _allreduce(point: dict[str, Any], peer: str) -> str:
+    return f"allreduce busbw {point['bytes']:>9} B, {peer}"
 
 
 def _nvbandwidth(run: dict[str, Any]) -> list[tuple[Key, float]]:
@@ -120,12 +127,12 @@ def _nvbandwidth(run: dict[str, Any]) -> list[tuple[Key, float]]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows as text; what is beyond its limit ends with an exclamation mark."""
-    lines = [f"{'what':34} {'pair':8} {'inside':>9} {'outside':>9} {'peer':>9} {'to peer':>9} {'to outside':>10}"]
+    lines = [f"{'what':40} {'pair':8} {'inside':>9} {'outside':>9} {'peer':>9} {'to peer':>9} {'to outside':>10}"]
     for row in rows:
         pair = "" if row["pair"][0] < 0 else f"{row['pair'][0]} -> {row['pair'][1]}"
         beyond = any(row[key] is not None and abs(row[key]) > row["limit"] for key in ("to_peer", "to_outside"))
         lines.append(
-            f"{row['what']:34} {pair:8} {_cell(row['inside'])} {_cell(row['outside'])} {_cell(row['peer'])} "
+            f"{row['what']:40} {pair:8} {_cell(row['inside'])} {_cell(row['outside'])} {_cell(row['peer'])} "
             f"{_percent(row['to_peer']):>9} {_percent(row['to_outside']):>10}{' !' if beyond else ''}"
         )
     return lines

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What other tools measure on this machine's GPUs, for tests/gpu/run.py to hold the probe's figures against.
 
-nvbandwidth (a program that tests/gpu/nvbandwidth.sh builds from its source) for copies and latencies, and
-torch.distributed with NCCL for allreduce. Runs on the machine itself, outside any container:
+nvbandwidth (a program that tests/gpu/nvbandwidth.sh builds from its source) for copies and latencies; all_reduce_perf
+of nccl-tests and torch.distributed, both with NCCL, for allreduce. Runs on the machine itself, outside any container:
 
-    python3 tests/gpu/peers.py --out peers.json [--nvbandwidth PROGRAM] [--no-torch]
+    python3 tests/gpu/peers.py --out peers.json [--nvbandwidth PROGRAM] [--nccl-tests ALL_REDUCE_PERF] [--no-torch]
 
 Writes the peers' own figures and how long each took. Exit status: 0 done, 1 a peer failed, 2 it cannot be run.
 """
@@ -46,6 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--nvbandwidth", type=Path, metavar="PROGRAM")
+    parser.add_argument("--nccl-tests", type=Path, metavar="PROGRAM", help="its all_reduce_perf")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each nvbandwidth test")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -53,19 +54,22 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.rank is not None:
         return allreduce_rank(arguments.rank, arguments.ranks, arguments.out)
-    if arguments.nvbandwidth and not os.access(arguments.nvbandwidth, os.X_OK):
-        print(f"peers.py: {arguments.nvbandwidth} is no program", file=sys.stderr)
-        return 2
+    for program in (arguments.nvbandwidth, arguments.nccl_tests):
+        if program and not os.access(program, os.X_OK):
+            print(f"peers.py: {program} is no program", file=sys.stderr)
+            return 2
     found: dict[str, Any] = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     if arguments.nvbandwidth:
         found["nvbandwidth"] = [
             nvbandwidth(arguments.nvbandwidth, test) for test in TESTS for _ in range(arguments.repeat)
         ]
+    if arguments.nccl_tests:
+        found["nccl_tests"] = all_reduce_perf(arguments.nccl_tests)
     if not arguments.no_torch:
         found["torch"] = allreduce()
     arguments.out.write_text(json.dumps(found, indent=1) + "\n")
     failed = [run for run in found.get("nvbandwidth", []) if run["status"] != "Passed"]
-    return 1 if failed or "error" in found.get("torch", {}) else 0
+    return 1 if failed or any("error" in found.get(peer, {}) for peer in ("torch", "nccl_tests")) else 0
 
 
 def nvbandwidth(program: Path, test: str) -> dict[str, Any]:
@@ -88,6 +92,31 @@ def nvbandwidth(program: Path, test: str) -> dict[str, Any]:
         "sum": case.get("sum"),
         "seconds": seconds,
     }
+
+
+def all_reduce_perf(program: Path) -> dict[str, Any]:
+    """All sizes with one thread for all GPUs, as the probe has it; of three runs the median. Results checked by it."""
+    gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
+    common = ["-g", str(gpus), "-n", str(ITERATIONS), "-w", str(WARM_UP)]
+    samples: dict[int, list[float]] = {}
+    wrong: dict[int, int] = {}
+    for _ in range(3):
+        for sizes in (["-b", "8K", "-e", "128M", "-f", "4"], ["-b", "256M", "-e", "256M"]):
+            done = subprocess.run([program, *sizes, *common], capture_output=True, text=True, check=False, timeout=120)
+            if done.returncode != 0:
+                return {"error": (done.stdout + done.stderr)[-500:]}
+            for line in done.stdout.splitlines():
+                words = line.split()
+                # size, count, type, operation, root, then out of place: us, algbw, busbw, wrong; then in place
+                if len(words) >= 13 and words[0].isdigit():
+                    samples.setdefault(int(words[0]), []).append(float(words[5]))
+                    wrong[int(words[0])] = wrong.get(int(words[0]), 0) + int(words[8])
+    points = []
+    for size, times in sorted(samples.items()):
+        microseconds = statistics.median(times)
+        busbw = round(size / microseconds / 1e3 * 2 * (gpus - 1) / gpus, 3)
+        points.append({"bytes": size, "us": microseconds, "busbw": busbw, "wrong": wrong[size], "samples_us": times})
+    return {"ranks": gpus, "points": points}
 
 
 def allreduce() -> dict[str, Any]:

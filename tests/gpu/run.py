@@ -421,16 +421,20 @@ def rebooted() -> dict[str, Any]:
 
 
 def judge(results: dict[str, Any]) -> None:
-    """Add the verdict: all commands ended well, nothing changed twice, both checks pass, the gate let the server up."""
+    """Add the verdict: all commands ended well, nothing changed twice, the checks pass, the gate let the server up.
+
+    Degraded counts as passed: a borrowed machine's HMM, say, is not ours to switch off.
+    """
+    good = {"pass", "degraded"}
     unchanged = (results["again"].get("result") or {}).get("changed") == 0
     reboot = results["reboot"]
     passed = [
         results["provision"]["ok"],
         results["again"]["ok"] and unchanged,
         results["verify"]["ok"],
-        results["inside"]["verdict"] == results["outside"]["verdict"] == "pass",
+        {results["inside"]["verdict"], results["outside"]["verdict"]} <= good,
         results.get("baseline", {"ok": True})["ok"],
-        reboot["gate"].get("verdict") == "pass" and reboot["server"] in {"active", "activating"},
+        reboot["gate"].get("verdict") in good and reboot["server"] in {"active", "activating"},
     ]
     results["verdict"] = "pass" if all(passed) else "fail"
 
