@@ -38,6 +38,6 @@ def test_every_file_is_what_the_manifest_says(host: Host) -> None:
     assert host.run(f"ls -A {SNAPSHOT}/original").failed
 
 
-@pytest.mark.parametrize("place", ["/srv/models", "/var/lib/rackwell-weights", "/run", "/etc", "/var/log", "/root"])
+@pytest.mark.parametrize("place", ["/srv/models", "/var/lib", "/run", "/etc", "/var/log", "/root"])
 def test_the_token_is_in_no_file_of_the_container(host: Host, place: str) -> None:
-    assert host.run(f"grep -rqsF {TOKEN} {place}").rc == 1
+    assert host.run(f"grep -rqsF -D skip {TOKEN} {place}").rc != 0

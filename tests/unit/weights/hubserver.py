@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A hub on this machine: what huggingface_hub asks for a repository at a commit, with faults. Standard library only.
 
-    python hubserver.py --port 8000 [--bind 127.0.0.1] [--token T] [--daemon PIDFILE] [--lifetime S]    # `toy/model`
+    python hubserver.py --port 8000 [--bind 127.0.0.1] [--token T] [--daemon PIDFILE] [--lifetime S]
 
 Large files are redirected to another host name with a signed address, as the real hub does: who sends the token there
 is told so in `leaks`. Faults are attributes of `Hub`, changed while it serves.
@@ -294,6 +294,7 @@ def main() -> None:
     parser.add_argument("--bind", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--token", default="")
+    parser.add_argument("--files", help="directory whose files it serves instead of made ones")
     parser.add_argument("--daemon", help="go on in the background; the file gets the process's number")
     parser.add_argument("--lifetime", type=float, default=3600, help="seconds until it ends by itself")
     arguments = parser.parse_args()
@@ -305,7 +306,9 @@ def main() -> None:
         for stream in range(3):
             os.dup2(quiet, stream)
         Path(arguments.daemon).write_text(str(os.getpid()))
-    hub = Hub(arguments.bind, arguments.port)
+    base = Path(arguments.files) if arguments.files else None
+    files = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()} if base else None
+    hub = Hub(arguments.bind, arguments.port, files)
     hub.faults.token = arguments.token
     print(hub.endpoint, flush=True)
     time.sleep(arguments.lifetime)
