@@ -108,6 +108,17 @@ RESULTS: dict[str, dict[str, Any]] = {
         hosts=every(TEXT),
         containers=every(TEXT),
         accepted_risks=every(table(build=TEXT, patch=TEXT, reason=TEXT, where=TEXT)),
+        findings=every(
+            table(
+                code={"type": "string", "pattern": "^RW[1-9][0-9]{2}$"},
+                severity={"enum": ["error", "warning", "note"]},
+                what=TEXT,
+                where=TEXT,
+                why=TEXT,
+                fix=TEXT,
+                ignored=TEXT,
+            )
+        ),
     ),
     "gc": table(
         dry_run={"type": "boolean"},

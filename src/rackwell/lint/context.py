@@ -115,6 +115,7 @@ class Context:
             ),
             "pinned": lambda name: self.table.pinned(name) if self.table is not None else "",
             "takes": lambda name: self.table is not None and name in self.table.by_name,
+            "minor": lambda text: ".".join(str(text or "").split(".")[:2]),
             "number": number,
             "begins": lambda text, start: isinstance(text, str) and text.startswith(start),
             "has": lambda text, part: isinstance(text, str) and isinstance(part, str) and part in text,

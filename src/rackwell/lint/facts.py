@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +54,6 @@ class GpuFacts(Declared):
     source: str
 
 
-@cache
 def _models(folder: Path) -> list[tuple[str, ModelFacts]]:
     return [
         (path.stem, validate(ModelFacts, yamlsource.load(path), "model"))

@@ -61,6 +61,7 @@ class Lint:
         self._builds: dict[Path, _Build] = {}
         self._units: dict[tuple[Any, ...], list[Finding]] = {}
         self._read: dict[Path, list[ignore.Ignore]] = {}
+        self._models: dict[str, Mapping[str, Any]] = {}
 
     def server(
         self, container: Node, spec: BuildSpec, profile: Profile, document: Document, tokens: int | None
@@ -152,7 +153,10 @@ class Lint:
 
     def _model(self, profile: Profile, document: Document) -> Mapping[str, Any]:
         asked = profile.model.facts
-        found = model_facts(self._catalog, [self._site.path], asked or PurePosixPath(profile.model.path).name)
+        name = asked or PurePosixPath(profile.model.path).name
+        if name not in self._models:
+            self._models[name] = model_facts(self._catalog, [self._site.path], name)
+        found = self._models[name]
         if asked and not found:
             raise _no_facts("model", asked, document.where(("model", "facts")), self._site.path)
         return found
@@ -187,12 +191,12 @@ class Lint:
 
     def _lock(self, spec: BuildSpec) -> locks.Lock | None:
         """The lock that holds for the build as it is now."""
-        shipped = spec.path.absolute().parent == (self._catalog / "builds").absolute()
-        folder = self._site.path / "builds" if shipped else spec.path.parent
-        with contextlib.suppress(RackwellError, OSError):
-            lock = locks.read_lock(folder / f"{spec.name}.lock")
-            if lock is not None and lock.inputs == locks.inputs_digest(spec, spec.python):
-                return lock
+        # a build that ships with rackwell brings its lock, which its first `rackwell build` copies into the site
+        for folder in dict.fromkeys((self._site.path / "builds", spec.path.parent)):
+            with contextlib.suppress(RackwellError, OSError):
+                lock = locks.read_lock(folder / f"{spec.name}.lock")
+                if lock is not None and lock.inputs == locks.inputs_digest(spec, spec.python):
+                    return lock
         return None
 
     def _table(

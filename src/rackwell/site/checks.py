@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -20,6 +22,8 @@ from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
 from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, Node
 from rackwell.site.profile import Model, Profile
 from rackwell.site.yamlsource import Pointer
+
+_Model = TypeVar("_Model", bound=pydantic.BaseModel)
 
 
 class _Problems:
@@ -47,6 +51,11 @@ class Checker:
         self.problems = _Problems()
         self.hosts: dict[str, Node] = {}
         self.containers: dict[str, Node] = {}
+        self._on_host: Counter[str | None] = Counter()
+        self._models: dict[Path, pydantic.BaseModel | RackwellError] = {}
+        self._documents: dict[Path, yamlsource.Document | RackwellError] = {}
+        self._near: dict[tuple[str, bool, tuple[str, ...]], str] = {}
+        self._known_hosts: dict[Path, frozenset[str]] = {}
 
     def run(self) -> None:
         self._groups()
@@ -56,6 +65,7 @@ class Checker:
         self.containers = {
             name: self._node(name, role_variables.CONTAINER_ROLES) for name in containers if name not in pve
         }
+        self._on_host = Counter(node.text("pve_container_host") for node in self.containers.values())
         for node in [*self.hosts.values(), *self.containers.values()]:
             self._connection(node)
         for node in self.containers.values():
@@ -148,7 +158,10 @@ class Checker:
             if key in role_variables.KNOWN:
                 continue
             prefixed = key.startswith(prefixes)
-            near = validation.near(key, role_variables.KNOWN if prefixed else mine, 0.75 if prefixed else 0.92)
+            near = self._near.get((key, prefixed, roles))
+            if near is None:
+                near = validation.near(key, role_variables.KNOWN if prefixed else mine, 0.75 if prefixed else 0.92)
+                self._near[key, prefixed, roles] = near
             if not prefixed and not near:
                 continue
             meant.add(near)
@@ -212,7 +225,7 @@ class Checker:
             return
         port = node.variables.get("ansible_port", 22)
         target = node.address if str(port) == "22" else f"[{node.address}]:{port}"
-        if not _host_key_known(target, known):
+        if target not in self._names_in(known) and not _host_key_known(target, known):
             self.problems.add(
                 {node.name},
                 Problem(
@@ -262,8 +275,7 @@ class Checker:
     def _expected_gpus(self, node: Node) -> None:
         """The check inside the container would fail only after everything was installed."""
         gets, expected = self._gpu_count(node), node.value("gpu_probe_gpus")
-        host = node.text("pve_container_host")
-        shared = sum(other.text("pve_container_host") == host for other in self.containers.values()) > 1
+        shared = self._on_host[node.text("pve_container_host")] > 1
         if shared and node.value("pve_container_gpus") == "all":
             return  # that is the mistake, and is told as such
         if gets and isinstance(expected, int) and gets != expected:
@@ -341,7 +353,7 @@ class Checker:
         if document is None:
             return
         try:
-            profile = validation.validate(Profile, document, "profile")
+            profile = self._valid(Profile, document, "profile")
         except RackwellError as error:
             for problem in error.problems:
                 self.problems.add({node.name}, problem)
@@ -377,6 +389,10 @@ class Checker:
 
     def _snapshot(self, node: Node, model: Model, document: yamlsource.Document) -> None:
         """The snapshot on the host must be what the container sees under the profile's path."""
+        if node.text("model_weights_from") == "directory" and not node.text("model_weights_source"):
+            fix = "set `model_weights_source: DIRECTORY`, where the files lie on the Proxmox host"
+            what = "model_weights_source is not set"
+            self._add(node.name, "model_weights_from", "missing-variable", what, "the model is to come from there", fix)
         directory = node.text("model_weights_directory")
         mounts = node.value("pve_container_mounts")
         if directory is None or not isinstance(mounts, list):
@@ -434,18 +450,49 @@ class Checker:
         if document is None:
             return
         try:
-            validation.validate(BenchProfile, document, "bench file")
+            self._valid(BenchProfile, document, "bench file")
         except RackwellError as error:
             for problem in error.problems:
                 self.problems.add({node.name}, problem)
 
     def _document(self, path: Path) -> yamlsource.Document | None:
-        try:
-            return yamlsource.load(path)
-        except RackwellError as error:
-            for problem in error.problems:
+        """The file, read once however many containers name it."""
+        if path not in self._documents:
+            try:
+                self._documents[path] = yamlsource.load(path)
+            except RackwellError as error:
+                self._documents[path] = error
+        found = self._documents[path]
+        if isinstance(found, RackwellError):
+            for problem in found.problems:
                 self.problems.add(set(), problem)
             return None
+        return found
+
+    def _valid(self, model: type[_Model], document: yamlsource.Document, label: str) -> _Model:
+        """`document` as `model`, validated once. Raises RackwellError, each time anew."""
+        if document.path not in self._models:
+            try:
+                self._models[document.path] = validation.validate(model, document, label)
+            except RackwellError as error:
+                self._models[document.path] = error
+        found = self._models[document.path]
+        if isinstance(found, RackwellError):
+            raise RackwellError(found.problems, found.exit_code)
+        return found if isinstance(found, model) else validation.validate(model, document, label)
+
+    def _names_in(self, known_hosts: Path) -> frozenset[str]:
+        """The hosts that stand in `known_hosts` by their plain names; the rest is left to ssh-keygen."""
+        if known_hosts not in self._known_hosts:
+            names: set[str] = set()
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                for line in known_hosts.read_text(encoding="utf-8").splitlines():
+                    fields = line.split()
+                    # a mark such as @revoked changes what the line means
+                    if len(fields) >= 3 and not line.startswith(("#", "@", "|")):
+                        names.update(fields[0].split(","))
+            self._known_hosts[known_hosts] = frozenset(names)
+        return self._known_hosts[known_hosts]
 
     def _file(self, node: Node, variable: str, folder: str, name_variable: str) -> Path | None:
         if variable in node.variables:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,10 +125,19 @@ def load(path: Path) -> Site:
             ),
             ExitCode.INVALID,
         )
-    sources, problems = inventories.read_sources(path)
+    # Ansible reads the site in a process of its own; meanwhile this one looks for the lines
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(inventories.read_sources, path)
+        refused: RackwellError | None = None
+        try:
+            inventory = inventories.read(path)
+        except RackwellError as error:
+            refused = error
+        sources, problems = reading.result()
     if sources is None or problems:
         raise RackwellError(problems, ExitCode.INVALID)
-    inventory = inventories.read(path)
+    if refused is not None:
+        raise refused
     checker = Checker(path, inventory, sources)
     checker.run()
     return Site(path, inventory, sources, checker.hosts, checker.containers, tuple(checker.problems.items_in_order()))

@@ -123,7 +123,14 @@ def from_listing(listing: Mapping[str, Any], site: Path) -> Inventory:
     groups = {group: _hosts_in(group, tree) for group in {*tree, *depth}}
     for host in (host for hosts in groups.values() for host in hosts):
         raw.setdefault(host, {})
-    variables = {host: _resolved(host, raw, site, groups) for host in raw}
+    shared = {
+        "inventory_dir": str(site),
+        "inventory_file": str(site / HOSTS_FILE),
+        "hostvars": {name: dict(variables) for name, variables in raw.items()},
+        "groups": {group: sorted(hosts) for group, hosts in groups.items()},
+    }
+    environment = _environment()
+    variables = {host: _resolved(host, raw[host], shared, environment) for host in raw}
     return Inventory({group: sorted(hosts) for group, hosts in groups.items()}, depth, variables, raw)
 
 
@@ -154,12 +161,24 @@ def _concat(values: Iterable[Any]) -> Any:
     return parts[0] if len(parts) == 1 else "".join(str(part) for part in parts)
 
 
-class _Native(jinja2.sandbox.SandboxedEnvironment, jinja2.nativetypes.NativeEnvironment):
-    """Jinja whose results keep their type, as Ansible's do, and whose templates reach nothing but variables."""
+class _Native(jinja2.sandbox.ImmutableSandboxedEnvironment, jinja2.nativetypes.NativeEnvironment):
+    """Jinja whose results keep their type, as Ansible's do, and whose templates reach nothing but variables.
+
+    One serves all hosts, each template compiled once; what templates see of other hosts they cannot change.
+    """
 
     concat = staticmethod(_concat)
-    left = 2000
-    """Templates that may still be rendered: those that name all variables of all hosts lead to each other."""
+    most = 2000
+    left = most
+    """Templates that a host may still render: those that name all variables of all hosts lead to each other."""
+
+    def compiled(self, text: str) -> jinja2.Template:
+        """The template `text`. Raises jinja2.TemplateError."""
+        known: dict[str, jinja2.Template] = self.__dict__.setdefault("_compiled", {})
+        if text not in known:
+            known[text] = self.from_string(text)
+        return known[text]
+
     # what takes for ever, or all memory, is left to Ansible
     intercepted_binops = frozenset({"**", "*"})
 
@@ -190,21 +209,12 @@ def _environment() -> _Native:
     return environment
 
 
-def _resolved(
-    host: str, raw: Mapping[str, Mapping[str, Any]], site: Path, groups: Mapping[str, set[str]]
-) -> dict[str, Any]:
+def _resolved(host: str, raw: Mapping[str, Any], shared: Mapping[str, Any], environment: _Native) -> dict[str, Any]:
     """Variables of `host` with simple templates replaced by their values; the rest becomes `Unresolved`."""
-    magic = {
-        "inventory_hostname": host,
-        "inventory_hostname_short": host.split(".", maxsplit=1)[0],
-        "inventory_dir": str(site),
-        "inventory_file": str(site / HOSTS_FILE),
-        "hostvars": {name: dict(variables) for name, variables in raw.items()},
-        "groups": {group: sorted(hosts) for group, hosts in groups.items()},
-    }
-    scope = {**raw[host], **magic}
-    environment = _environment()
-    return {name: _render(value, scope, environment, 0) for name, value in raw[host].items()}
+    own = {"inventory_hostname": host, "inventory_hostname_short": host.split(".", maxsplit=1)[0]}
+    scope = {**raw, **shared, **own}
+    environment.left = environment.most
+    return {name: _render(value, scope, environment, 0) for name, value in raw.items()}
 
 
 def is_template(value: Any) -> bool:
@@ -226,7 +236,7 @@ def _render(value: Any, scope: Mapping[str, Any], environment: _Native, round_: 
     if round_ > 8 or environment.left < 0:
         return Unresolved(value)
     try:
-        rendered = environment.from_string(value).render(scope)
+        rendered = environment.compiled(value).render(scope)
     except (
         jinja2.TemplateError,
         ArithmeticError,
