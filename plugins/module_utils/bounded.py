@@ -42,7 +42,9 @@ def run(command: List[str], seconds: float, **options: Any) -> subprocess.Comple
         DeadlineError: it did not end in time.
     """
     taken = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _leave) for number in taken}
+    early: List[int] = []
+    # while the command starts nobody knows yet what to kill: such a signal waits until that is known
+    before = {number: signal.signal(number, lambda told, _frame: early.append(told)) for number in taken}
     try:
         process = subprocess.Popen(
             command,
@@ -55,6 +57,10 @@ def run(command: List[str], seconds: float, **options: Any) -> subprocess.Comple
             **options,
         )
         try:
+            for number in taken:
+                signal.signal(number, _leave)
+            if early:
+                _leave(early[0], None)
             output, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             raise DeadlineError(command, seconds, _kill(process)) from None

@@ -75,3 +75,19 @@ def test_what_the_error_says() -> None:
     assert "900 s" in parts["why"]
     assert "last" in parts["why"]
     assert "0.5 s" in LATE.why
+
+
+def test_a_signal_while_the_command_starts_ends_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+    begun: list[subprocess.Popen[str]] = []
+
+    def starting(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        begun.append(start(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGTERM)  # nobody has been told of the process yet
+        return begun[0]
+
+    monkeypatch.setattr(target.subprocess, "Popen", starting)
+    with pytest.raises(SystemExit) as caught:
+        target.run(["sleep", "600"], 600)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert begun[0].returncode == -signal.SIGKILL
