@@ -338,6 +338,8 @@ class Task:
         if mine and told.get("error"):
             result = self.result(self.seen(), before, told)
             error = told["error"]
+            if error["code"] == "weights-damaged":
+                result["state"] = "damaged"
             parts = [error[name] for name in ("code", "what", "where", "why", "fix")]
             fail(self.module, *parts, rackwell_result=result)
         found = self.seen()

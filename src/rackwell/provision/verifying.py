@@ -270,7 +270,11 @@ def _model(report: Mapping[str, Any]) -> tuple[bool, str]:
     name = f"{report['repository']} at {str(report.get('revision', ''))[:12]}"
     damaged = report.get("damaged") or []
     if report.get("state") != "complete" or damaged:
-        more = f", {len(damaged)} files damaged: {', '.join(damaged[:3])}" if damaged else ""
+        more = (
+            f": {', '.join(damaged[:3])}{f' and {len(damaged) - 3} more' if len(damaged) > 3 else ''}"
+            if damaged
+            else ""
+        )
         return False, f"{name} is {report.get('state')}{more}"
     size = f"{report.get('files')} files, {report.get('bytes', 0) / 1e9:.1f} GB"
     return True, f"{name}: {size}, held against their {'hashes' if report.get('verified') == 'sha256' else 'sizes'}"

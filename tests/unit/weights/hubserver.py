@@ -88,6 +88,7 @@ class Hub:
         self.faults = Faults()
         self.go = threading.Event()
         self.gone = False
+        self.rate = 0
         self.stalled = threading.Event()
         self.requests: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
@@ -272,9 +273,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, path: str, data: bytes) -> None:
         try:
-            self.wfile.write(data)
-            self.wfile.flush()
-            self.owner.sent[path] += len(data)
+            rate = self.owner.rate
+            pieces = [data[start : start + rate // 10] for start in range(0, len(data), rate // 10)] if rate else [data]
+            for piece in pieces:
+                self.wfile.write(piece)
+                self.wfile.flush()
+                self.owner.sent[path] += len(piece)
+                if rate:
+                    time.sleep(0.1)
         except OSError:
             self.close_connection = True
 
@@ -295,6 +301,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--token", default="")
     parser.add_argument("--files", help="directory whose files it serves instead of made ones")
+    parser.add_argument("--rate", type=int, default=0, help="bytes a second of each file")
     parser.add_argument("--daemon", help="go on in the background; the file gets the process's number")
     parser.add_argument("--lifetime", type=float, default=3600, help="seconds until it ends by itself")
     arguments = parser.parse_args()
@@ -309,7 +316,7 @@ def main() -> None:
     base = Path(arguments.files) if arguments.files else None
     files = {path.name: path.read_bytes() for path in base.iterdir() if path.is_file()} if base else None
     hub = Hub(arguments.bind, arguments.port, files)
-    hub.faults.token = arguments.token
+    hub.faults.token, hub.rate = arguments.token, arguments.rate
     print(hub.endpoint, flush=True)
     time.sleep(arguments.lifetime)
 
