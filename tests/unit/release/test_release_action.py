@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import tinywheels
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import BESIDE
 from releasesite import Built
 
 pytestmark = pytest.mark.skipif(
@@ -109,7 +110,7 @@ def test_from_nothing_to_active(tmp_path: Path, one: Built, two: Built, user: st
         "todo": ["environment", "settings", "caches"],
         "files_damaged": [],
         "files_damaged_count": 0,
-        "beside": [],
+        "beside": sorted(path.name for path in one.bundle.iterdir() if path.name in BESIDE),
         "sent_bytes": size,
         "transfers": 1,
     }

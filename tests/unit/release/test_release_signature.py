@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.rackwell.gpu.plugins.action.release_store import Bundle
-from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import ReleaseError
+from ansible_collections.rackwell.gpu.plugins.module_utils.release_manifest import BESIDE, ReleaseError
 from ansible_collections.rackwell.gpu.plugins.module_utils.release_target import Store
 from releasesite import Built
 from test_release_target import stage
@@ -76,6 +76,8 @@ def test_what_lies_beside_the_manifest_travels(
     store: Store, one: Built, state: Path, user: str, tmp_path: Path
 ) -> None:
     stage(store, one, user, tmp_path)
+    for name in BESIDE:
+        (state / name).unlink(missing_ok=True)
     assert Bundle(str(state)).extras == {}
     (state / "sbom.cdx.json").write_text('{"bomFormat": "CycloneDX"}\n')
     (state / "provenance.json").write_text("{}\n")
