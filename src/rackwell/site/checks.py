@@ -486,7 +486,9 @@ class Checker:
         if known_hosts not in self._known_hosts:
             names: set[str] = set()
             with contextlib.suppress(OSError, UnicodeDecodeError):
-                for line in known_hosts.read_text(encoding="utf-8").splitlines():
+                # a pipe has no end
+                text = known_hosts.read_text(encoding="utf-8") if files.is_file(known_hosts) else ""
+                for line in text.splitlines():
                     fields = line.split()
                     # a mark such as @revoked changes what the line means
                     if len(fields) >= 3 and not line.startswith(("#", "@", "|")):
