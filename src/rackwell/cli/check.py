@@ -44,13 +44,21 @@ def check(
 
 
 def _body(terminal: Terminal, path: Path) -> Outcome:
+    import concurrent.futures
+    import importlib
+
     from rackwell.cli.output import Outcome
     from rackwell.errors import ExitCode
-    from rackwell.provision import declared
     from rackwell.site import declaration
 
     del terminal
-    site = declaration.load(path)
+    # most of the time goes into Ansible's reading, a process of its own: what comes after it is loaded meanwhile
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(importlib.import_module, "rackwell.provision.declared")
+        site = declaration.load(path)
+        loading.result()
+    from rackwell.provision import declared
+
     checked = declared.check(site)
     problems, risks = checked.problems, checked.risks
     result = {
