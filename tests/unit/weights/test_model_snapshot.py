@@ -12,8 +12,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import snapshot_unit
 from ansible_collections.rackwell.gpu.plugins.module_utils.snapshot_store import Entry, Place, SnapshotError, chosen
 from ansible_collections.rackwell.gpu.plugins.module_utils.snapshot_unit import Unit
 from ansible_collections.rackwell.gpu.plugins.modules.model_snapshot import look
-from conftest import Fetcher
 from hubserver import COMMIT, REPOSITORY, toy
+from weightsrig import Fetcher
 
 TOKEN = "hf_PleaseTellNobody1234567890"
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Fetcher
 from hubserver import BRANCH_LIKE_A_COMMIT, Hub
+from weightsrig import Fetcher
 
 SHARD = "model-00001-of-00002.safetensors"
 SECRET = "hf_PleaseTellNobody1234567890"
