@@ -92,9 +92,9 @@ def _sentence(words: str) -> str:
 
 def main(path: Path) -> None:
     """Write the page to `path`."""
-    from rackwell.provision import paths
+    from rackwell import shipped
 
-    path.write_text(text(paths.catalog()), encoding="utf-8")
+    path.write_text(text(shipped.catalog()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -178,13 +178,13 @@ class Tables:
 def main() -> None:
     """Make the shipped tables again."""
     from rackwell.build.catalogue.wheels import known_wheels
-    from rackwell.provision import paths
+    from rackwell import shipped
 
     parser = argparse.ArgumentParser(prog="python -m rackwell.lint.tables", description=main.__doc__)
     parser.add_argument("--cache", type=Path, required=True, help="what `rackwell patches verify --cache` has filled")
     parser.add_argument("--only", default="", help="PROJECT-VERSION")
     arguments = parser.parse_args()
-    catalog = paths.catalog()
+    catalog = shipped.catalog()
     (catalog / "flags").mkdir(exist_ok=True)
     for project in PROJECTS:
         for version, wheel in known_wheels(catalog).wheels[project].items():
