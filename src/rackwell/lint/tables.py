@@ -177,8 +177,8 @@ class Tables:
 
 def main() -> None:
     """Make the shipped tables again."""
-    from rackwell.build.catalogue.wheels import known_wheels
     from rackwell import shipped
+    from rackwell.build.catalogue.wheels import known_wheels
 
     parser = argparse.ArgumentParser(prog="python -m rackwell.lint.tables", description=main.__doc__)
     parser.add_argument("--cache", type=Path, required=True, help="what `rackwell patches verify --cache` has filled")
