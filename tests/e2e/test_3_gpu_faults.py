@@ -50,7 +50,7 @@ def _no_server(container: str) -> Any:
 @pytest.fixture(scope="module")
 def baseline(site: Path, container: str) -> Iterator[str]:
     """Recorded by the command line; both sides forget it afterwards."""
-    recorded = rackwell("baseline", "record", container, "-i", site, "--runs", "3", "--allow-stop-server")
+    recorded = rackwell("baseline", "record", container, "-i", site, "--runs", "2", "--allow-stop-server")
     assert recorded.code == 0, recorded.json["problems"]
     yield BASELINE
     (site / ".rackwell/baselines" / f"{container}.json").unlink()
@@ -137,8 +137,9 @@ def test_what_is_wrong_between_the_gpus(name: str, container: str, fault: Callab
     setting, code = COPIES[name]
     fault(*setting)
     # what is wrong between two GPUs shows in an allreduce too, and is told once all the same
-    whole = code.startswith(("allreduce", "link-g", "p2p-corrupt"))
-    report = check(container, "--mode", "full", "--timeout", "120", *(() if whole else WITHOUT_COLLECTIVES))
+    whole = code in {"allreduce-hang", "allreduce-wrong", "p2p-corrupt"}
+    deadline = "60" if code == "allreduce-hang" else "120"
+    report = check(container, "--mode", "full", "--timeout", deadline, *(() if whole else WITHOUT_COLLECTIVES))
     assert (report["verdict"], codes(report)) == ("fail", [code])
 
 
