@@ -28,9 +28,9 @@ def init(
     def body(terminal: Terminal) -> Outcome:
         import shutil
 
+        from rackwell import shipped
         from rackwell.cli.output import Outcome
         from rackwell.errors import ExitCode, Problem, RackwellError
-        from rackwell.provision import paths
 
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise RackwellError(
@@ -39,7 +39,7 @@ def init(
             )
         terminal.safety = f"{directory} may be half-written: remove it"
         try:
-            shutil.copytree(paths.example(), directory, dirs_exist_ok=True)
+            shutil.copytree(shipped.example(), directory, dirs_exist_ok=True)
         except (OSError, shutil.Error) as error:
             raise RackwellError(
                 Problem("cannot-write", "the site cannot be written", str(directory), str(error))

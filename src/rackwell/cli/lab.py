@@ -21,16 +21,16 @@ def lab(context: typer.Context) -> None:
     import os
     import sys
 
+    from rackwell import shipped
     from rackwell.cli import output
-    from rackwell.provision import paths
 
-    root = paths.checkout()
+    root = shipped.checkout()
     program = root / "tests" / "lab" / "lab.py" if root else None
     if program is None or not program.exists():
         problem = Problem(
             "no-laboratory",
             "the laboratory is not part of an installed rackwell",
-            str(paths.catalog().parent),
+            str(shipped.catalog().parent),
             "it lives in the checkout, under tests/lab",
             "clone the repository and run `make demo`, or its .venv/bin/rackwell lab",
         )

@@ -108,13 +108,13 @@ def new(
 
 
 def _list(site: Path) -> Outcome:
+    from rackwell import shipped
     from rackwell.build.catalogue import entry as entries
     from rackwell.cli import tables
     from rackwell.cli.output import Outcome
     from rackwell.errors import ExitCode
-    from rackwell.provision import paths
 
-    found, problems = entries.load_all(paths.catalog(), site)
+    found, problems = entries.load_all(shipped.catalog(), site)
     head = ["patch", "status", "applies to", "upstream since", "on the engine's path", "summary"]
     rows = [
         [e.name, e.meta.status, _reach(e), e.meta.upstream_since or "-", _touches(e), e.meta.summary] for e in found
@@ -128,13 +128,13 @@ def _list(site: Path) -> Outcome:
 
 
 def _show(site: Path, name: str, version: str) -> Outcome:
+    from rackwell import shipped
     from rackwell.build.catalogue import entry as entries
     from rackwell.build.catalogue import wheels
     from rackwell.cli.output import Outcome
     from rackwell.errors import ExitCode, Problem, RackwellError
-    from rackwell.provision import paths
 
-    entry = entries.find(name, paths.catalog(), site)
+    entry = entries.find(name, shipped.catalog(), site)
     asked = wheels.check_version(version) if version else ""
     if asked == wheels.NEWEST:
         raise RackwellError(
@@ -158,15 +158,15 @@ def _verify(
     everything: bool,
     markdown: bool,
 ) -> Outcome:
+    from rackwell import shipped
     from rackwell.build.catalogue import entry as entries
     from rackwell.build.catalogue import table as maker
     from rackwell.build.catalogue import wheels
     from rackwell.cli import tables
     from rackwell.cli.output import Outcome
     from rackwell.errors import ExitCode
-    from rackwell.provision import paths
 
-    catalog = paths.catalog()
+    catalog = shipped.catalog()
     known = wheels.known_wheels(catalog)
     asked = list(dict.fromkeys(wheels.check_version(text) for text in versions))
     terminal.safety = "nothing was changed; what was fetched is kept"
@@ -220,12 +220,12 @@ def _new(
     *,
     in_catalogue: bool,
 ) -> Outcome:
+    from rackwell import shipped
     from rackwell.build.catalogue import new as maker
     from rackwell.build.catalogue import wheels
     from rackwell.cli.output import Outcome
-    from rackwell.provision import paths
 
-    catalog = paths.catalog()
+    catalog = shipped.catalog()
     short = maker.check_name(name, project)
     _refuse_no_project(project)
     _refuse_no_tree(tree)
@@ -282,10 +282,10 @@ def _refuse_vague(projects: Sequence[str], project: str, versions: Sequence[str]
 
 
 def _refuse_no_project(project: str) -> None:
+    from rackwell import shipped
     from rackwell.build.catalogue import wheels
-    from rackwell.provision import paths
 
-    known = wheels.known_wheels(paths.catalog()).wheels
+    known = wheels.known_wheels(shipped.catalog()).wheels
     if project not in known:
         _refuse("usage", f"'{project}' is no project that is patched", "--project", f"there is: {', '.join(known)}")
 
@@ -302,11 +302,11 @@ def _refuse_no_site(site: Path) -> None:
 
 
 def _refuse_installed() -> None:
-    from rackwell.provision import paths
+    from rackwell import shipped
 
-    if paths.checkout() is None:
+    if shipped.checkout() is None:
         fix = "leave out --catalogue to put it in the site, or run the rackwell of a checkout"
-        _refuse("not-a-checkout", "the catalogue of an installed rackwell is not edited", str(paths.catalog()), fix)
+        _refuse("not-a-checkout", "the catalogue of an installed rackwell is not edited", str(shipped.catalog()), fix)
 
 
 def _refuse(code: str, what: str, where: str, fix: str) -> None:

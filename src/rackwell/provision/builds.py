@@ -7,8 +7,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from rackwell import shipped
 from rackwell.build import load_build, make_release
-from rackwell.provision import paths
 from rackwell.provision.declared import BUILD_ROLES, build_file
 from rackwell.provision.progress import Progress
 from rackwell.site.declaration import Site
@@ -66,7 +66,7 @@ def make(site: Site, name: str, progress: Progress, *, relock: bool = False, pyt
     release = make_release(
         spec,
         site_state=site.state,
-        catalog=paths.catalog(),
+        catalog=shipped.catalog(),
         progress=tell,
         relock=relock,
         python=python,

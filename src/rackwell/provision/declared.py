@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from rackwell import shipped
 from rackwell.build import BuildSpec, PatchRequirement, load_build, patch_requirements
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.lint import Finding
-from rackwell.provision import linting, patching, paths
+from rackwell.provision import linting, patching
 from rackwell.provision.patching import AcceptedRisk
 from rackwell.site import files, validation, yamlsource
 from rackwell.site.benchfile import BenchProfile
@@ -136,11 +137,11 @@ def build_file(site: Site, name: str) -> Path:
     Raises:
         RackwellError: there is none (exit 2).
     """
-    own, shipped = site.path / "builds" / f"{name}.yml", paths.catalog() / "builds" / f"{name}.yml"
-    for path in (own, shipped):
+    own, ours = site.path / "builds" / f"{name}.yml", shipped.catalog() / "builds" / f"{name}.yml"
+    for path in (own, ours):
         if files.is_file(path):
             return path
-    there = sorted({name for folder in (own.parent, shipped.parent) for name in files.stems(folder)})
+    there = sorted({name for folder in (own.parent, ours.parent) for name in files.stems(folder)})
     hint = validation.suggest(name, there, 0.5) or f"there is: {', '.join(there) or 'none'}"
     raise RackwellError(
         Problem("file-missing", f"the build '{name}' does not exist", str(own), "nor does rackwell ship one", hint),
@@ -201,7 +202,7 @@ class _Looked:
 
     def requirements(self, name: str) -> list[PatchRequirement]:
         """What the patches of build `name` need. Raises as `build`."""
-        return self._once(("patches", name), lambda: patch_requirements(self.build(name), paths.catalog()))
+        return self._once(("patches", name), lambda: patch_requirements(self.build(name), shipped.catalog()))
 
     def profile(self, path: Path) -> tuple[Profile, Document]:
         """Raises as `build`."""

@@ -15,6 +15,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from rackwell import shipped
 from rackwell.build import BuildSpec
 from rackwell.build import lock as locks
 from rackwell.build.fetch import Blobs
@@ -25,7 +26,7 @@ from rackwell.lint import Context, Finding, Linter, ignore
 from rackwell.lint.context import LEVELS
 from rackwell.lint.facts import gpu_facts, model_facts
 from rackwell.lint.tables import Table, read_wheel
-from rackwell.provision import gpus, paths
+from rackwell.provision import gpus
 from rackwell.site import files
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
@@ -55,7 +56,7 @@ class Lint:
 
     def __init__(self, site: Site, linter: Linter | None = None) -> None:
         self._site = site
-        self._catalog = paths.catalog()
+        self._catalog = shipped.catalog()
         self._linter = linter or Linter(self._catalog)
         self._blobs = Blobs(site.state)
         self._builds: dict[Path, _Build] = {}

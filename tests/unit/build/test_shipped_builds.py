@@ -10,19 +10,19 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from rackwell import shipped
 from rackwell.build import compiler, load_build, patch_requirements
 from rackwell.build import lock as locks
 from rackwell.build.model import BuildSpec
 from rackwell.build.wheelfile import best
 from rackwell.errors import RackwellError
-from rackwell.provision import paths
 
-BUILDS = sorted((paths.catalog() / "builds").glob("*.lock"))
+BUILDS = sorted((shipped.catalog() / "builds").glob("*.lock"))
 SERVERS = [path.stem for path in BUILDS]
 
 
 def build(name: str) -> tuple[BuildSpec, locks.Lock]:
-    path = paths.catalog() / "builds" / f"{name}.yml"
+    path = shipped.catalog() / "builds" / f"{name}.yml"
     lock = locks.read_lock(path.with_name(f"{name}.lock"))
     assert lock is not None
     return load_build(path), lock
@@ -56,14 +56,16 @@ def test_each_locked_wheel_runs_in_the_container(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_build_and_lock_name_no_host(name: str) -> None:
-    text = (paths.catalog() / "builds" / f"{name}.lock").read_text()
+    text = (shipped.catalog() / "builds" / f"{name}.lock").read_text()
     assert "://" not in text
     assert not re.search(r"\b(pypi|pythonhosted|index-url|find-links)\b", text)
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_it_says_what_it_is_derived_from(name: str) -> None:
-    text = " ".join(line.lstrip("# ") for line in (paths.catalog() / "builds" / f"{name}.yml").read_text().splitlines())
+    text = " ".join(
+        line.lstrip("# ") for line in (shipped.catalog() / "builds" / f"{name}.yml").read_text().splitlines()
+    )
     assert "Derived from:" in text
     assert "Not run on SM120 by us" in text
 
@@ -71,7 +73,7 @@ def test_it_says_what_it_is_derived_from(name: str) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_its_patches_fit_its_versions(name: str) -> None:
     spec, _ = build(name)
-    needs = patch_requirements(spec, paths.catalog())
+    needs = patch_requirements(spec, shipped.catalog())
     assert [need.name for need in needs] == [use.name for use in spec.patches]
     assert all(need.status == "recommended" and need.touches_code_path for need in needs)
 

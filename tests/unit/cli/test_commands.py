@@ -14,10 +14,11 @@ import pytest
 import samples
 from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, point, release
 
+from rackwell import shipped
 from rackwell.ansible import runner
 from rackwell.ansible.results import PlayResult
 from rackwell.cli.output import Terminal
-from rackwell.provision import builds, paths, plays
+from rackwell.provision import builds, plays
 from rackwell.provision.lock import container_lock
 
 
@@ -405,7 +406,7 @@ def test_init_copies_and_never_overwrites(rig: Rig, tmp_path: Path) -> None:
 
 
 def test_lab_outside_a_checkout(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "checkout", lambda: None)
+    monkeypatch.setattr(shipped, "checkout", lambda: None)
     assert rig.run("lab", "up") == 2
     assert "checkout" in rig.err
 

@@ -20,9 +20,10 @@ import tinywheels
 import yaml
 from cli_rig import Rig
 
+from rackwell import shipped
 from rackwell.build.catalogue import wheels
 from rackwell.errors import ExitCode
-from rackwell.provision import builds, declared, paths
+from rackwell.provision import builds, declared
 from rackwell.provision.builds import Built
 from rackwell.provision.measure import release_reference
 
@@ -61,7 +62,7 @@ def small(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (catalog / "builds").mkdir()
     for name in ("probe", "bench-client"):
         (catalog / f"builds/{name}.yml").write_text('python: "3.11"\nrequirements: [x==1]\n')
-    monkeypatch.setattr(paths, "catalog", lambda: catalog)
+    monkeypatch.setattr(shipped, "catalog", lambda: catalog)
     # as if they had been fetched: that they can be is shown by one test
     blobs = tmp_path / "cache/blobs/sha256"
     blobs.mkdir(parents=True)
@@ -220,9 +221,9 @@ def test_new_says_what_to_do_next(rig: Rig, tree: Path) -> None:
 
 def test_new_in_the_catalogue(rig: Rig, tree: Path, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["sglang/mine", "--project", "sglang", "--version", "0.5.9", "--from", str(tree), "--catalogue"]
-    monkeypatch.setattr(paths, "checkout", lambda: None)
+    monkeypatch.setattr(shipped, "checkout", lambda: None)
     assert rig.codes(rig.json("patches", "new", *arguments)) == ["not-a-checkout"]
-    monkeypatch.setattr(paths, "checkout", lambda: small.parent)
+    monkeypatch.setattr(shipped, "checkout", lambda: small.parent)
     assert rig.json("patches", "new", *arguments)["ok"]
     assert "name: sglang/mine\n" in (small / "patches/sglang/mine/patch.yml").read_text()
     assert cells(rig.json("patches", "verify"))["sglang/mine"] == {"0.5.9": "applies"}
@@ -343,7 +344,7 @@ def test_containers_of_one_build_read_it_once(rig: Rig, monkeypatch: pytest.Monk
 def test_the_schema_for_editors_takes_what_ships_and_no_other(rig: Rig) -> None:
     assert rig.run("check", "--schema", "patch") == 0
     schema = json.loads(rig.out)
-    for path in paths.catalog().glob("patches/*/*/patch.yml"):
+    for path in shipped.catalog().glob("patches/*/*/patch.yml"):
         data = yaml.safe_load(path.read_text())
         jsonschema.validate(data, schema)
         with pytest.raises(jsonschema.ValidationError):

@@ -103,8 +103,8 @@ def test_the_laboratory_gets_the_signals(tmp_path: Path, number: signal.Signals)
         "signal.pause()\n"
     )
     code = (
-        "import pathlib\nfrom rackwell.provision import paths\n"
-        f"paths.checkout = lambda: pathlib.Path({str(tmp_path)!r})\n"
+        "import pathlib\nfrom rackwell import shipped\n"
+        f"shipped.checkout = lambda: pathlib.Path({str(tmp_path)!r})\n"
         "from rackwell.cli.main import run\nrun()"
     )
     with subprocess.Popen([sys.executable, "-c", code, "lab", "up"], stdout=subprocess.PIPE, text=True) as process:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rackwell.provision import declared, paths
+from rackwell import shipped
+from rackwell.provision import declared
 from rackwell.site import declaration
 
 
@@ -21,7 +22,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / ".ssh" / "id_ed25519").write_text("key")
     (home / ".ssh" / "id_ed25519.pub").write_text("ssh-ed25519 AAAA me\n")
     monkeypatch.setenv("HOME", str(home))
-    return Path(shutil.copytree(paths.example(), tmp_path / "site"))
+    return Path(shutil.copytree(shipped.example(), tmp_path / "site"))
 
 
 def test_check_names_exactly_the_placeholders(fresh: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.rackwell.gpu.plugins.filter import shipped as filters
 
-from rackwell.provision import declared, paths
+from rackwell import shipped
+from rackwell.provision import declared
 from rackwell.site import declaration, validation, yamlsource
 from rackwell.site.declaration import Site
 from rackwell.site.profile import Profile
@@ -24,7 +25,7 @@ PAIRS = {
 }
 """Profile -> its build, and the name of the weights' directory."""
 DESERVED = {"story-2026-02": {"RW202", "RW307"}}
-FOLDER = paths.catalog() / "profiles"
+FOLDER = shipped.catalog() / "profiles"
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / ".ssh" / "id_ed25519").write_text("key")
     (home / ".ssh" / "id_ed25519.pub").write_text("ssh-ed25519 AAAA me\n")
     monkeypatch.setenv("HOME", str(home))
-    site = Path(shutil.copytree(paths.example(), tmp_path / "site"))
+    site = Path(shutil.copytree(shipped.example(), tmp_path / "site"))
     run_file = site / "NVIDIA-Linux-x86_64-595.58.03.run"
     run_file.write_text("installer")
     for path in site.rglob("*.yml"):
