@@ -90,7 +90,10 @@ class Series(Part):
 
 
 class GpuTelemetry(Part):
-    """One GPU in the window. ``energy_source``: counter of the device, or integral of its power."""
+    """One GPU in the window. ``energy_source``: counter of the device, or integral of its power.
+
+    ``throttle``: share of the samples (0 to 1) in which the driver named that reason for lower clocks.
+    """
 
     index: int
     uuid: str | None = None
@@ -103,6 +106,11 @@ class GpuTelemetry(Part):
     memory_used_mib: Series = Series()
     temperature_c: Series = Series()
     sm_clock_mhz: Series = Series()
+    memory_clock_mhz: Series = Series()
+    memory_utilization_pct: Series = Series()
+    pcie_tx_mb_per_s: Series = Series()
+    pcie_rx_mb_per_s: Series = Series()
+    throttle: dict[str, float] = {}
     energy_j: float | None = None
     energy_source: Literal["counter", "power", "none"] = "none"
 
@@ -125,6 +133,10 @@ class Telemetry(Part):
     gpus: list[GpuTelemetry] = []
     energy_j: float | None = None
     window: Window | None = None
+    #: what sampling itself cost, in shares of one core
+    cpu_share: float | None = None
+    #: of the whole machine that the server runs on (the container's view), in percent of all cores
+    cpu_pct: Series = Series()
 
     @property
     def mean_power_w(self) -> float | None:
@@ -170,14 +182,99 @@ class RequestError(Part):
     count: int
 
 
+class SteadyState(Part):
+    """The part of the window in which the client kept its streams busy; ramp and tail are cut off.
+
+    ``start_s`` and ``end_s`` count from the window's start. ``why`` says why there is none; the rates are None then.
+    """
+
+    start_s: float | None = None
+    end_s: float | None = None
+    output_tok_per_s: float | None = None
+    total_tok_per_s: float | None = None
+    request_per_s: float | None = None
+    concurrency: float | None = None
+    why: str | None = None
+
+
+class Timeline(Part):
+    """The point second by second: ``t`` is the middle of each slice, from the window's start."""
+
+    t: list[float] = []
+    output_tok_per_s: list[float | None] = []
+    in_flight: list[float | None] = []
+    server_running: list[float | None] = []
+    server_queued: list[float | None] = []
+    kv_usage_pct: list[float | None] = []
+
+
+class ClientLoad(Part):
+    """What the load generator itself did: whether it, and not the server, set the pace.
+
+    ``loop_lag``: how much later than due its event loop ran. ``cpu_pct``: of one core. ``bound``: the point
+    measures the client; ``why`` says by which of the signs.
+    """
+
+    loop_lag_ms: Distribution | None = None
+    cpu_pct: float | None = None
+    bound: bool = False
+    why: list[str] = []
+
+
+class ServerLoad(Part):
+    """The server's own metrics inside the window; None where it does not offer them."""
+
+    samples: int = 0
+    running_mean: float | None = None
+    running_max: float | None = None
+    queued_mean: float | None = None
+    queued_max: float | None = None
+    kv_usage_max_pct: float | None = None
+    prefix_cache_hit_pct: float | None = None
+    accept_length: float | None = None
+    preemptions: float | None = None
+
+
+class Flush(Part):
+    """Whether the server's prefix cache was empty when the clock started, and how that is known."""
+
+    proved: bool
+    how: str
+
+
+class Sanity(Part):
+    """Sampled answers of the measured requests, checked for garbage as in the known-answer gate."""
+
+    checked: int
+    bad: int
+    example: str | None = None
+    why: str | None = None
+
+
+class ForeignLoad(Part):
+    """A process on the GPUs that is not the server's."""
+
+    gpu: int
+    pid: int | None = None
+    name: str | None = None
+    memory_mib: float | None = None
+
+
 class BenchPoint(Part):
-    """One concurrency of a sweep, as ``bench_point`` returns it."""
+    """One point of a sweep: lengths, concurrency, and the number of its repeat; as ``bench_point`` returns it.
+
+    Attributes:
+        latency_samples: thinned raw values by name (``ttft_ms``, ``itl_ms``, ``e2e_ms``, ``request_tok_per_s``), for
+            resampling; at most some hundred each, quantiles of equal distance.
+        findings: what ``rackwell diagnose`` found in the lines of a server that died, as in ``rackwell.diagnosis/1``.
+    """
 
     schema_: Literal["rackwell.bench_point/1"] = pydantic.Field(default="rackwell.bench_point/1", alias="schema")
     concurrency: int
     num_prompts: int
     input_tokens: int
     output_tokens: int
+    repeat: int = 1
     seed: int = 1
     warmup_requests: int = 0
     status: Literal["measured", "failed", "crashed", "planned"]
@@ -194,7 +291,26 @@ class BenchPoint(Part):
     tokens: Tokens | None = None
     throughput: Throughput | None = None
     latency: Latency = Latency()
+    latency_samples: dict[str, list[float]] = {}
     telemetry: Telemetry | None = None
+    steady: SteadyState | None = None
+    timeline: Timeline | None = None
+    client_load: ClientLoad | None = None
+    server_load: ServerLoad | None = None
+    flush: Flush | None = None
+    sanity: Sanity | None = None
+    foreign: list[ForeignLoad] = []
+    findings: list[dict[str, Any]] = []
+
+    @property
+    def load(self) -> tuple[int, int, int]:
+        """What is compared with what: input tokens, output tokens, concurrency."""
+        return self.input_tokens, self.output_tokens, self.concurrency
+
+    @property
+    def client_bound(self) -> bool:
+        """Whether the point measures the load generator instead of the server."""
+        return self.client_load is not None and self.client_load.bound
 
     @property
     def joules_per_output_token(self) -> float | None:
@@ -249,8 +365,42 @@ class Hardware(Part):
         return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "no GPU was read"
 
 
+class Topology(Part):
+    """The newest validation of the GPUs before the run: its verdict and the figures that explain decoding.
+
+    ``allreduce_us``: time of one allreduce over all GPUs by message size in bytes. ``p2p_gb_per_s``: the matrix of the
+    kernel copies, [source][destination], None on the diagonal.
+    """
+
+    verdict: str | None = None
+    date_utc: str | None = None
+    boot_id: str | None = None
+    allreduce_us: dict[int, float] = {}
+    p2p_gb_per_s: list[list[float | None]] = []
+    p2p_latency_us: float | None = None
+    memory_gb_per_s: float | None = None
+
+
+class Origin(Part):
+    """Where a run comes from that rackwell did not measure itself. ``lost``: what that tool does not tell."""
+
+    tool: str
+    version: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    lost: list[str] = []
+
+
 class BenchResult(Part):
-    """A benchmark run: what was measured on what, and every point of it."""
+    """A benchmark run: what was measured on what, and every point of it.
+
+    Attributes:
+        sweep: what the bench file says, defaults written out.
+        profile_content: the serving profile, secrets masked; what a comparison attributes a difference to.
+        environment: other parts that may differ: kernel, driver, NCCL variables, power limits... by name.
+        complete: False while a sweep is interrupted; the same command goes on with it.
+        origin: None for a run of our own.
+    """
 
     schema_: Literal["rackwell.bench/1"] = pydantic.Field(default="rackwell.bench/1", alias="schema")
     run_id: str
@@ -265,6 +415,12 @@ class BenchResult(Part):
     hardware: Hardware = Hardware()
     client: Software = Software()
     points: list[BenchPoint]
+    sweep: dict[str, Any] = {}
+    profile_content: dict[str, Any] = {}
+    environment: dict[str, Any] = {}
+    topology: Topology | None = None
+    complete: bool = True
+    origin: Origin | None = None
 
     @property
     def valid(self) -> bool:
@@ -294,15 +450,15 @@ def assemble(
     release: Release | None = None,
     profile: ProfileRef | None = None,
 ) -> BenchResult:
-    """A run from the ``rackwell_result`` of each ``bench_point``, in the order of concurrency.
+    """A run from the ``rackwell_result`` of each ``bench_point``, in the order of lengths, concurrency and repeat.
 
     Hardware and client are taken from what the points read. The last result wins where a point came twice.
 
     Raises:
         pydantic.ValidationError: a point is not ``rackwell.bench_point/1``.
     """
-    by_concurrency = {point.concurrency: point for point in map(BenchPoint.model_validate, points)}
-    ordered = [by_concurrency[key] for key in sorted(by_concurrency)]
+    by_key = {(*point.load, point.repeat): point for point in map(BenchPoint.model_validate, points)}
+    ordered = [by_key[key] for key in sorted(by_key)]
     seen = next((p.telemetry for p in ordered if p.telemetry is not None and p.telemetry.gpus), None)
     gpus = seen.gpus if seen else []
     return BenchResult(
