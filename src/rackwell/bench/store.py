@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a site: ``SITE/.rackwell/results/<container>/<utc>-<run>/bench.json``, a directory for each run."""
+"""Results of a site: ``SITE/.rackwell/results/<container>/<utc>-<run>/``, a directory for each run.
+
+``bench.json`` is the result (``rackwell.bench/1``), ``report.html`` its page, ``points/<point>/`` what the client and the
+recorder wrote. A sweep that is under way, or was interrupted, lies there with ``complete: false``.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,33 @@ from rackwell.site import files
 
 FILE = "bench.json"
 REPORT = "report.html"
+POINTS = "points"
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored run. ``path`` is its directory."""
+    """One stored run.
+
+    Attributes:
+        path: its directory.
+        json: the result's file where that is not the `FILE` of the directory.
+    """
 
     container: str
     name: str
     path: Path
+    json: Path | None = None
+
+    @property
+    def file(self) -> Path:
+        """The result's file."""
+        return self.json or self.path / FILE
+
+    @property
+    def reference(self) -> str:
+        """What names it on the command line."""
+        return str(self.json) if self.json else f"{self.container}/{self.name}"
 
     def load(self) -> BenchResult:
         """Read the result.
@@ -36,7 +57,7 @@ class Entry:
         Raises:
             RackwellError: the file cannot be read, or is not ``rackwell.bench/1``.
         """
-        return load(self.path / FILE)
+        return load(self.file)
 
 
 def load(path: Path) -> BenchResult:
@@ -110,7 +131,7 @@ class Store:
         return Entry(result.container, name, directory)
 
     def entries(self, container: str | None = None) -> list[Entry]:
-        """Stored runs, the newest first; runs that were never finished are not listed."""
+        """Stored runs, the newest first, interrupted ones among them."""
         return sorted(self._entries(container), key=lambda entry: entry.name, reverse=True)
 
     def _entries(self, container: str | None) -> Iterator[Entry]:
@@ -118,11 +139,21 @@ class Store:
         for file in self.root.glob(pattern):
             yield Entry(file.parent.parent.name, file.parent.name, file.parent)
 
-    def results(self, container: str) -> Iterator[tuple[Entry, BenchResult]]:
-        """Readable results of a container, the newest first."""
+    def results(self, container: str, *, empty: bool = False) -> Iterator[tuple[Entry, BenchResult]]:
+        """Readable results of a container, the newest first; those without a point only when `empty` are wanted."""
         for entry in self.entries(container):
             with contextlib.suppress(RackwellError):
-                yield entry, entry.load()
+                result = entry.load()
+                if result.points or empty:
+                    yield entry, result
+
+    def interrupted(self, container: str, bench: str) -> Iterator[tuple[Entry, BenchResult]]:
+        """Runs of our own that did not come to their end, the newest first, down to the newest that did."""
+        for entry, result in self.results(container, empty=True):
+            if result.origin is None and result.bench == bench:
+                if result.complete:
+                    return
+                yield entry, result
 
     def find(
         self, container: str, release: str, profile: str, bench: str | None = None, sweep: str | None = None
@@ -136,6 +167,8 @@ class Store:
         for _entry, result in self.results(container):
             if (
                 result.valid
+                and result.complete
+                and result.origin is None
                 and result.release is not None
                 and result.release.digest == release
                 and result.profile is not None
@@ -150,6 +183,62 @@ class Store:
         """The newest earlier valid run of the same container and bench file: what a report is held against."""
         for _entry, other in self.results(result.container):
             earlier = other.run_id != result.run_id and other.date_utc < result.date_utc
-            if earlier and other.valid and other.bench == result.bench:
+            if earlier and other.complete and other.valid and other.bench == result.bench:
                 return other
         return None
+
+
+_BACK = re.compile(r"(?P<name>.+?)~(?P<back>\d{1,4})")
+
+
+def resolve(site: Path, reference: str) -> Entry:
+    """The run that `reference` means.
+
+    A file or a run's directory; a container for its newest finished run, ``CONTAINER~1`` for the one before it;
+    ``CONTAINER/RUN`` or ``RUN``, where the beginning of a run's name is enough, or its last part, as long as only one
+    run has it. A path wins over a container, a container over a run.
+
+    Args:
+        site: the site's directory. What it declares is not looked at.
+
+    Raises:
+        RackwellError: there is none, or there are several (exit 2).
+    """
+    path = files.place(reference)
+    if files.is_file(path):
+        return Entry(path.parent.parent.name, path.parent.name, path.parent, path)
+    if files.is_file(path / FILE):
+        return Entry(path.absolute().parent.name, path.absolute().name, path)
+    store = Store(site)
+    entries = store.entries()
+    containers = {entry.container for entry in entries}
+    back = _BACK.fullmatch(reference)
+    name = back["name"] if back else reference
+    if name in containers:
+        done = [entry for entry, result in store.results(name) if result.complete]
+        number = int(back["back"]) if back else 0
+        if number < len(done):
+            return done[number]
+        why = f"{name} has {len(done)} finished runs"
+        raise _no_run(reference, store, why)
+    container, _, run = reference.rpartition("/")
+    among = [entry for entry in entries if container in {"", entry.container}] if run else []
+    found = [entry for entry in among if entry.name == run] or [
+        entry for entry in among if entry.name.startswith(run) or entry.name.rpartition("-")[2] == run
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(entry.reference for entry in found[:6])
+        problem = Problem(
+            "run-ambiguous", f"'{reference}' means several runs", str(store.root), names, "name more of it"
+        )
+        raise RackwellError(problem, ExitCode.INVALID)
+    raise _no_run(reference, store, "it is no container with results, no run, and no file")
+
+
+def _no_run(reference: str, store: Store, why: str) -> RackwellError:
+    problem = Problem(
+        "run-unknown", f"there is no run '{reference}'", str(store.root), why, "see what there is: rackwell bench list"
+    )
+    return RackwellError(problem, ExitCode.INVALID)
