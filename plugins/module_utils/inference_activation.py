@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client, judge, served_names
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_fatal import FatalRules
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System, UnitState
 
 SLOT = "current"
@@ -110,14 +112,18 @@ class GateError(Exception):
         code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy``, ``port-taken`` or
             ``gate-held``.
         lines: the log lines that tell why.
+        journal: this start's lines for its diagnosis, bounded.
     """
 
-    def __init__(self, code: str, what: str, why: str, lines: list[str] | None = None) -> None:
+    def __init__(
+        self, code: str, what: str, why: str, lines: list[str] | None = None, journal: list[str] | None = None
+    ) -> None:
         super().__init__(f"{what}: {why}")
         self.code = code
         self.what = what
         self.why = why
         self.lines = lines or []
+        self.journal = journal or []
 
 
 class Gate:
@@ -135,6 +141,7 @@ class Gate:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         port_owners: Callable[[str, int], list[ports.Owner]] = ports.port_owners,
+        fatal: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.unit = unit
         self.system = system
@@ -142,12 +149,21 @@ class Gate:
         self._clock = clock
         self._sleep = sleep
         self._port_owners = port_owners
+        self._fatal = fatal
+        self._begin()
+
+    def _begin(self) -> None:
         self._lines: list[str] = []
         self._cursor = ""
+        self._rules = FatalRules(self._fatal)
+        self._lost: str | None = None
 
     def _read_log(self, invocation: str) -> None:
         lines, self._cursor = self.system.journal(invocation, self._cursor)
         self._lines += lines
+        # what a server that is ready writes is about requests, and may quote them
+        if self._lost is None and not log.said_ready(self._lines):
+            self._lost = self._rules.take(lines)
 
     def _died(self, state: UnitState, invocation: str) -> GateError:
         """The engine is lost: give it a moment to end, so that its last words are in the journal."""
@@ -166,6 +182,7 @@ class Gate:
             "the engine died while starting",
             f"{ended}; {why}" if why else ended,
             log.telling(self._lines),
+            log.for_diagnosis(self._lines),
         )
 
     def _watch(self, client: Client, invocation: str, timeout: float) -> None:
@@ -183,16 +200,25 @@ class Gate:
             reply = client.healthy()
             if reply.status == 200:
                 return
+            if self._lost:
+                # it may hang for an hour after such a line; what answers all the same was accepted just before
+                raise self._died(state, invocation)
             if self._clock() >= end:
                 heard = f"/health_generate says {reply.status}" if reply.status else f"no answer ({reply.text})"
                 if timeout <= 0:
                     loading = "" if log.said_ready(self._lines) else "; it is still loading, or stuck in it"
-                    raise GateError("unhealthy", "the engine runs and does not serve", heard + loading)
+                    raise GateError(
+                        "unhealthy",
+                        "the engine runs and does not serve",
+                        heard + loading,
+                        journal=log.for_diagnosis(self._lines),
+                    )
                 raise GateError(
                     "never-ready",
                     "the engine did not get ready",
                     f"after {timeout:.0f} s: {heard}",
                     log.telling(self._lines),
+                    log.for_diagnosis(self._lines),
                 )
             self._sleep(0.5)
 
@@ -205,7 +231,7 @@ class Gate:
         Raises:
             GateError: it does not, or not as it must.
         """
-        self._lines, self._cursor = [], ""
+        self._begin()
         client = self._client(check)
         end = self._clock() + timeout
         self._watch(client, invocation, timeout)
@@ -228,7 +254,13 @@ class Gate:
             state = self.system.show(self.unit)
             if state.ended or state.invocation != invocation:
                 raise self._died(state, invocation)
-            raise GateError("insane-answer", "the engine answers wrongly", verdict.problem)
+            self._read_log(invocation)
+            raise GateError(
+                "insane-answer",
+                "the engine answers wrongly",
+                verdict.problem,
+                journal=log.for_diagnosis(self._lines),
+            )
         answer: str = verdict.answer
         return answer
 
@@ -305,7 +337,13 @@ class Activation:
         except CommandError as error:
             state = self.system.show(self.unit)
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
-            raise GateError("engine-died", "the engine could not be started", str(error), log.telling(lines)) from error
+            raise GateError(
+                "engine-died",
+                "the engine could not be started",
+                str(error),
+                log.telling(lines),
+                log.for_diagnosis(lines),
+            ) from error
         invocation = self.system.show(self.unit).invocation
         answer = self.gate.verify(check, invocation, check.ready_timeout)
         ready = self._clock() - begin

@@ -22,6 +22,7 @@ _HELD = "held by the boot gate: "
 _READY = "The server is fired up and ready to roll!"
 # written on every way out, after whatever mattered
 _NOISE = re.compile(r"kill_process_tree called|it/s\]|s/it\]|\?it/s|\"(GET|POST|PUT) \S+ HTTP/|^\s*$")
+_DROPPED = re.compile(r"it/s\]|s/it\]|\?it/s|\"(GET|POST|PUT) \S+ HTTP/")
 _USAGE = re.compile(r"^usage: |^\s+\[?--?[\w-]+|^\s+\[-h\]|^\s+.*\]\s*$")
 _RECORD = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]")
 _BAD = re.compile(r"error|exception|refused|denied|failed|killed|not found|out of memory", re.IGNORECASE)
@@ -85,6 +86,28 @@ def last_error(lines: Sequence[str]) -> str:
     """One line that names the error; empty when no line does."""
     lines = telling(lines)
     return lines[-1].strip() if lines else ""
+
+
+#: what the controller gets of a start, for its diagnosis: so many lines from the beginning, up to where it fails, and
+#: from the end; each cut to so many characters
+_HEAD, _BEFORE, _AFTER, _TAIL, _WIDTH = 150, 150, 150, 100, 1000
+
+
+def for_diagnosis(lines: Sequence[str]) -> list[str]:
+    """A start's lines for its diagnosis, bounded: the beginning, what surrounds the first failure, and the end.
+
+    Without progress bars, access lines, usage text and secrets; what was left out is said.
+    """
+    kept = [redact(line[:_WIDTH]) for line in lines if not _DROPPED.search(line) and not _USAGE.search(line)]
+    bad = next((i for i, line in enumerate(kept) if _TRACEBACK in line or _FATAL.search(line)), len(kept))
+    wanted = [range(_HEAD), range(bad - _BEFORE, bad + _AFTER), range(len(kept) - _TAIL, len(kept))]
+    places = sorted({place for part in wanted for place in part if 0 <= place < len(kept)})
+    found: list[str] = []
+    for place, before in zip(places, [-1, *places]):
+        if place > before + 1:
+            found.append(f"... {place - before - 1} lines left out")
+        found.append(kept[place])
+    return found
 
 
 def held_by(lines: Sequence[str]) -> str:

@@ -87,6 +87,13 @@ options:
     type: list
     elements: str
     default: []
+  fatal:
+    description:
+      - Rules that say that a start is lost, as the filter P(rackwell.gpu.fatal_rules#filter) gives them. Once the lines
+        of this very start fulfil one, its end is awaited for a few seconds, and the start has failed.
+    type: list
+    elements: dict
+    default: []
   ready_timeout:
     description: Seconds from start to ready. An engine that dies is noticed at once, whatever this is.
     type: int
@@ -176,6 +183,13 @@ log:
   returned: when a switch failed
   type: list
   elements: str
+journal:
+  description:
+    - What this start wrote, for its diagnosis, without secrets. Bounded to some hundred lines from its beginning,
+      around its first failure, and from its end.
+  returned: when a start failed
+  type: list
+  elements: str
 """
 
 import os
@@ -245,7 +259,9 @@ class Server:
         )
         self.paths = Paths("/etc/systemd/system/" + self.unit, p["environment_file"], self.root, STATE)
         self.system = System()
-        self.gate = Gate(self.unit, self.system, lambda check: Client(check.host, check.port, check.api_key))
+        self.gate = Gate(
+            self.unit, self.system, lambda check: Client(check.host, check.port, check.api_key), fatal=p["fatal"]
+        )
         self.activation = Activation(self.unit, self.paths, self.system, self.gate)
         self.present = self.activation.present()
 
@@ -258,7 +274,7 @@ class Server:
     def _gate_failed(self, error: GateError, **extra: Any) -> None:
         if error.code == HELD:
             extra["held"] = True
-        self._fail(error.code, error.what, self.unit, error.why, log=error.lines, **extra)
+        self._fail(error.code, error.what, self.unit, error.why, log=error.lines, journal=error.journal, **extra)
 
     def _result(self, healthy: Healthy, **more: Any) -> dict[str, Any]:
         return {
@@ -288,6 +304,7 @@ class Server:
                 self.unit,
                 why,
                 log=log.telling(lines) if state.active == "failed" else [],
+                journal=log.for_diagnosis(lines) if state.active == "failed" else [],
                 fix=f"read journalctl -u {self.unit}; start it again with rackwell provision",
             )
         try:
@@ -584,7 +601,7 @@ class Server:
         except (GateError, *_UNFORESEEN) as worse:
             rolled_back, healthy, told = False, None, f"the return failed half-way: {worse}"
         told = error.why.rstrip(".") + ". " + told[:1].upper() + told[1:]
-        gate = GateError(error.code, error.what, told, error.lines)
+        gate = GateError(error.code, error.what, told, error.lines, error.journal)
         self._gate_failed(gate, rolled_back=rolled_back, rollback_verified=healthy is not None)
 
 
@@ -614,6 +631,7 @@ def argument_spec() -> dict[str, Any]:
             },
         },
         "condition": {"type": "list", "elements": "str", "default": []},
+        "fatal": {"type": "list", "elements": "dict", "default": []},
         "ready_timeout": {"type": "int", "default": 3600},
         "allow_stop": {"type": "bool", "default": False},
         "return_after": {"type": "int", "default": 0},

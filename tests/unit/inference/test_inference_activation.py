@@ -312,3 +312,37 @@ def test_a_server_that_was_stopped_for_a_while_returns_by_itself(paths: Paths) -
     activation.return_by_itself(600)
     # one that was ordered before is taken back first: systemd refuses a second of the same name
     assert world.calls == ["stop", f"rackwell-inference-return in 600 s: systemctl start {UNIT}"]
+
+
+HUNG = [
+    "[2026-11-29 20:00:01 TP0] Init torch distributed begin.",
+    "ncclSocketInit: connecting to address  with family 1",
+]
+RULES = [{"id": "nccl-x", "match": {"all": ["^Init torch", "^ncclSocketInit: connecting"]}}]
+
+
+def waited(start: Start, paths: Paths) -> tuple[GateError | None, float]:
+    world = World(paths, [start], active=False)
+    world.count, world.active = 1, True
+    gate = Gate(UNIT, world, lambda _check: world, world.clock, world.sleep, lambda _host, _port: OURS, fatal=RULES)
+    try:
+        gate.verify(CHECK, "start1", 3600)
+    except GateError as error:
+        return error, world.now
+    return None, world.now
+
+
+def test_a_start_that_a_rule_gives_up_is_not_waited_for(paths: Paths) -> None:
+    error, seconds = waited(Start(health=[Reply(0, "refused")], lines=HUNG), paths)
+    assert error is not None
+    assert (error.code, error.journal) == ("engine-died", HUNG)
+    assert seconds < 60
+
+
+def test_what_serves_in_spite_of_a_rule_is_kept(paths: Paths) -> None:
+    assert waited(Start(health=[READY], lines=HUNG), paths)[0] is None
+
+
+def test_after_ready_no_rule_ends_a_start(paths: Paths) -> None:
+    lines = ["The server is fired up and ready to roll!", *HUNG]
+    assert waited(Start(health=[Reply(503, "")] * 5 + [READY], lines=lines), paths)[0] is None

@@ -81,3 +81,14 @@ def test_an_ordinary_start_is_not_fatal() -> None:
 def test_keys_are_not_told() -> None:
     assert "hunter2" not in log.redact(DIED[0])
     assert log.redact("--api-key hunter2 --port 1") == "--api-key *** --port 1"
+
+
+def test_what_is_diagnosed_has_the_beginning_the_failure_and_the_end_and_no_secret() -> None:
+    many = [f"[2026-11-29 20:00:00 TP0] NCCL INFO channel {n}" for n in range(5000)]
+    told = log.for_diagnosis([DIED[0], *many, *DIED, *many, "the last word", "x" * 5000])
+    assert len(told) < 700
+    assert "hunter2" not in "\n".join(told)
+    assert {"torch.OutOfMemoryError: CUDA out of memory on rank 0", "the last word"} <= set(told)
+    assert any(line.endswith("lines left out") for line in told)
+    assert max(map(len, told)) <= 1000
+    assert log.for_diagnosis(DIED)[-1] == DIED[-1]
