@@ -59,11 +59,19 @@ class Step:
 
 
 class Collector:
-    """Takes events in their order and fills a `PlayResult`; tells `listener` about steps."""
+    """Takes events in their order and fills a `PlayResult`; tells `listener` about steps, `on_result` of what modules
+    report, as soon as it is there.
+    """
 
-    def __init__(self, result: PlayResult, listener: Callable[[Step], None]) -> None:
+    def __init__(
+        self,
+        result: PlayResult,
+        listener: Callable[[Step], None],
+        on_result: Callable[[Reported], None] = lambda _: None,
+    ) -> None:
         self.result = result
         self._listener = listener
+        self._on_result = on_result
         self._open: dict[tuple[str, str], str] = {}
         self._failed: list[Failure] = []
         self._errors: list[str] = []
@@ -157,9 +165,9 @@ class Collector:
         # plays made of built-in modules report through a fact of the same name
         payload = res.get("rackwell_result") or (res.get("ansible_facts") or {}).get("rackwell_result")
         if isinstance(payload, dict):
-            self.result.results.append(
-                Reported(str(data.get("host", "")), _role(data), _task(data), bool(res.get("changed")), payload)
-            )
+            reported = Reported(str(data.get("host", "")), _role(data), _task(data), bool(res.get("changed")), payload)
+            self.result.results.append(reported)
+            self._on_result(reported)
 
     def _stats(self, data: Mapping[str, Any]) -> None:
         """Ansible's own count, which knows what was rescued."""

@@ -23,7 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from rackwell.ansible.events import Collector, Step
-from rackwell.ansible.results import PlayResult
+from rackwell.ansible.results import PlayResult, Reported
 from rackwell.errors import Problem, RackwellError
 
 KEEP_RUNS = 20
@@ -136,6 +136,7 @@ def play(
     *,
     listener: Callable[[Step], None],
     on_interrupt: Callable[[], None] = lambda: None,
+    on_result: Callable[[Reported], None] = lambda _: None,
     extra: Mapping[str, Any] | None = None,
     check: bool = False,
     diff: bool = False,
@@ -147,6 +148,7 @@ def play(
     Args:
         listener: told when a task of a host starts and ends; called from another thread.
         on_interrupt: told once, when the first Ctrl-C is passed on to the play.
+        on_result: given what a module reports when it does; called from another thread.
         extra: extra variables.
         retries: how often a lost ssh connection is tried again. connect_timeout: seconds.
 
@@ -154,7 +156,7 @@ def play(
         The result, also for a play that failed or was interrupted: nothing is raised for those.
     """
     result = PlayResult(name, run.log)
-    collector = Collector(result, listener)
+    collector = Collector(result, listener, on_result)
     started = time.monotonic()
 
     def handle(event: dict[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of a site: ``SITE/.rackwell/results/<container>/<utc>-<run>/``, a directory for each run.
 
-``bench.json`` is the result (``rackwell.bench/1``), ``report.html`` its page, ``points/<point>/`` what the client and the
-recorder wrote. A sweep that is under way, or was interrupted, lies there with ``complete: false``.
+``bench.json`` is the result (``rackwell.bench/1``), ``report.html`` its page, ``points/<point>/`` what the client
+and the recorder wrote. A sweep that is under way, or was interrupted, lies there with ``complete: false``.
 """
 
 from __future__ import annotations

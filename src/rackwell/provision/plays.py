@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rackwell.ansible import runner
-from rackwell.ansible.results import PlayResult
+from rackwell.ansible.results import PlayResult, Reported
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem
 from rackwell.provision.declared import Target
@@ -29,8 +29,13 @@ def play(
     diff: bool = False,
     retries: int = 2,
     connect_timeout: int = 10,
+    on_result: Callable[[Reported], None] = lambda _: None,
 ) -> PlayResult:
-    """Run playbook `name` on the container and its host. Returns the result, whatever it is."""
+    """Run playbook `name` on the container and its host. Returns the result, whatever it is.
+
+    Args:
+        on_result: given what a module reports, as soon as it does; called from another thread.
+    """
 
     def on_interrupt() -> None:
         progress.line("controller", "interrupted: ending the running step (Ctrl-C again kills it)")
@@ -43,6 +48,7 @@ def play(
         target.limit,
         listener=progress.step,
         on_interrupt=on_interrupt,
+        on_result=on_result,
         extra=extra,
         check=check,
         diff=diff,

@@ -89,7 +89,7 @@ class Machines:
         run.write(f"play {name}")
         self.during(name)
         result = PlayResult(name, run.log)
-        collector = Collector(result, listener)
+        collector = Collector(result, listener, options.get("on_result", lambda _: None))
         counts: dict[str, dict[str, int]] = {key: {} for key in ("ok", "changed", "failures", "dark", "rescued")}
         for number, (event, host, role, res) in enumerate(self.plays.get(name, [])):
             rescued = res.pop("rescued", False)
