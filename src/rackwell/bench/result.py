@@ -135,6 +135,9 @@ class Telemetry(Part):
     window: Window | None = None
     #: what sampling itself cost, in shares of one core
     cpu_share: float | None = None
+    #: how often, and for how long at most, no sample came for more than three periods
+    gaps: int = 0
+    longest_gap_s: float | None = None
     #: of the whole machine that the server runs on (the container's view), in percent of all cores
     cpu_pct: Series = Series()
 
@@ -212,18 +215,21 @@ class ClientLoad(Part):
     """What the load generator itself did: whether it, and not the server, set the pace.
 
     ``loop_lag``: how much later than due its event loop ran. ``cpu_pct``: of one core. ``bound``: the point
-    measures the client; ``why`` says by which of the signs.
+    measures the client; ``why`` says by which of the signs. ``in_flight_mean``: requests that the client had sent and
+    whose answer had not ended, over the steady part.
     """
 
     loop_lag_ms: Distribution | None = None
     cpu_pct: float | None = None
+    in_flight_mean: float | None = None
     bound: bool = False
     why: list[str] = []
 
 
 class ServerLoad(Part):
-    """The server's own metrics inside the window; None where it does not offer them."""
+    """The server's own metrics inside the window; None where it does not offer them. ``source``: the endpoint."""
 
+    source: str | None = None
     samples: int = 0
     running_mean: float | None = None
     running_max: float | None = None
@@ -420,6 +426,8 @@ class BenchResult(Part):
     environment: dict[str, Any] = {}
     topology: Topology | None = None
     complete: bool = True
+    #: of the seeds: no two runs ask the same prompts
+    salt: str | None = None
     origin: Origin | None = None
 
     @property
