@@ -37,6 +37,7 @@ _ECHO = (
     "num_prompts",
     "input_tokens",
     "output_tokens",
+    "repeat",
     "seed",
     "warmup_requests",
 )

@@ -30,9 +30,14 @@ CLIENT = "client"
 RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
 
 
-def name(run_id: str, concurrency: int) -> str:
+def point_name(options: Mapping[str, Any]) -> str:
+    """Names a point within its run: its lengths, its streams and the number of its repeat."""
+    return "i%(input_tokens)d-o%(output_tokens)d-c%(concurrency)d-r%(repeat)d" % options
+
+
+def name(run_id: str, point: str) -> str:
     """The unit's name, the same for every try at this point of this run."""
-    return "rackwell-bench-%s-%d.service" % (run_id, concurrency)
+    return "rackwell-bench-%s-%s.service" % (run_id, point)
 
 
 def systemd_run(

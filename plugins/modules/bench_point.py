@@ -43,14 +43,75 @@ options:
     description: Tokens asked of each answer.
     type: int
     required: true
-  seed:
-    description: Seed of the prompts.
+  repeat:
+    description: Number of this repeat of the same load. Each repeat is a measurement of its own.
     type: int
     default: 1
+  seed:
+    description: Seed of the prompts. Give each point of each run another one, so that no prompt comes twice.
+    type: int
+    default: 1
+  client:
+    description:
+      - Whose load generator runs. V(bench-client) is the release in the slot C(bench-client). V(server) is the client of
+        the release that serves, C(sglang.benchmark.serving) or C(sglang.bench_serving), whichever it has.
+        V(aiperf) is the release in the slot C(bench-aiperf).
+    type: str
+    choices: [bench-client, server, aiperf]
+    default: bench-client
+  warmup:
+    description:
+      - What the server is asked before the clock starts. One greedy and one sampled request always come first.
+    type: dict
+    default: {}
+    suboptions:
+      requests:
+        description: Requests that the client sends first. The default is that of O(warmup_requests).
+        type: int
+      seconds:
+        description: For so long the server is kept under the point's load before that.
+        type: float
+        default: 0
   warmup_requests:
-    description: Requests before the clock starts.
+    description: As O(warmup.requests), which wins.
     type: int
     default: 2
+  steady_share:
+    description: The steady part of the window is that in which at least this share of the streams was in flight.
+    type: float
+    default: 0.9
+  server_hz:
+    description:
+      - How often a second the server's own metrics are read. It answers by the thread that also handles the requests, so
+        keep it rare. V(0) does not ask.
+    type: float
+    default: 1
+  server_wait:
+    description:
+      - For so many seconds a server that is starting, or starts again by itself, is waited for before the measurement.
+        A unit that failed or was stopped is not waited for.
+    type: int
+    default: 0
+  sane:
+    description: A prompt with a known answer, asked before and after the measurement, as the profile declares it.
+    type: dict
+    suboptions:
+      prompt:
+        description: The prompt.
+        type: str
+        required: true
+      expect:
+        description: Text that the answer must hold.
+        type: str
+        required: true
+      max_tokens:
+        description: Length of the answer.
+        type: int
+        default: 16
+  sanity_answers:
+    description: How many of the measured answers are looked at for garbage.
+    type: int
+    default: 32
   sample_hz:
     description: Telemetry samples a second.
     type: float
@@ -201,8 +262,11 @@ class Point:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.options = dict(module.params)  # type: Dict[str, Any]
-        self.unit = bench_unit.name(self.options["run_id"], self.options["concurrency"])
-        self.name = "c%d" % self.options["concurrency"]
+        asked = (self.options["warmup"] or {}).get("requests")
+        if asked is not None:
+            self.options["warmup_requests"] = asked
+        self.name = bench_unit.point_name(self.options)
+        self.unit = bench_unit.name(self.options["run_id"], self.name)
         self.directory = os.path.join(self.options["state"], self.options["run_id"], self.name)
         # beside the directory and not in it: the service user can read in there
         self.secret = self.directory + ".env"
@@ -415,8 +479,27 @@ def main() -> None:
             "num_prompts": {"type": "int", "required": True},
             "input_tokens": {"type": "int", "required": True},
             "output_tokens": {"type": "int", "required": True},
+            "repeat": {"type": "int", "default": 1},
             "seed": {"type": "int", "default": 1},
+            "client": {"type": "str", "choices": ["bench-client", "server", "aiperf"], "default": "bench-client"},
+            "warmup": {
+                "type": "dict",
+                "default": {},
+                "options": {"requests": {"type": "int"}, "seconds": {"type": "float", "default": 0}},
+            },
             "warmup_requests": {"type": "int", "default": 2},
+            "steady_share": {"type": "float", "default": 0.9},
+            "server_hz": {"type": "float", "default": 1},
+            "server_wait": {"type": "int", "default": 0},
+            "sane": {
+                "type": "dict",
+                "options": {
+                    "prompt": {"type": "str", "required": True},
+                    "expect": {"type": "str", "required": True},
+                    "max_tokens": {"type": "int", "default": 16},
+                },
+            },
+            "sanity_answers": {"type": "int", "default": 32},
             "sample_hz": {"type": "float", "default": 5},
             "point_timeout": {"type": "int", "default": 900},
             "host": {"type": "str", "default": "127.0.0.1"},

@@ -22,6 +22,7 @@ OPTIONS: dict[str, Any] = {
     "num_prompts": 16,
     "input_tokens": 128,
     "output_tokens": 64,
+    "repeat": 1,
     "seed": 1,
     "warmup_requests": 2,
     "host": "127.0.0.1",

@@ -119,7 +119,7 @@ def test_a_point_is_measured_and_changes_nothing(host: Host) -> None:
 def test_the_unit_is_bounded_runs_as_the_service_user_and_has_the_recorder_around_the_client(host: Host) -> None:
     host.call(point_timeout=321)
     (call,) = host.started()
-    assert "rackwell-bench-r1-4.service" in call
+    assert "rackwell-bench-r1-i128-o64-c4-r1.service" in call
     assert {"RuntimeMaxSec=321", f"User={getpass.getuser()}", "LimitNOFILE=65536"} <= set(call)
     assert "--setenv=HF_HUB_OFFLINE=1" in call
     argv = call[call.index("--") + 1 :]
@@ -129,7 +129,7 @@ def test_the_unit_is_bounded_runs_as_the_service_user_and_has_the_recorder_aroun
 
 def test_secrets_do_not_stay_on_the_host(host: Host) -> None:
     host.call()
-    directory = host.state / "r1" / "c4"
+    directory = host.state / "r1" / "i128-o64-c4-r1"
     assert not (directory / "client" / "out.jsonl").exists()
     kept = gzip.decompress((directory / "out.jsonl.gz").read_bytes()).decode()
     assert "sk-secret" not in kept
@@ -141,7 +141,7 @@ def test_the_service_user_can_write_in_one_directory_only(host: Host) -> None:
     host.call()
     (call,) = host.started()
     properties = dict(call[i + 1].split("=", 1) for i in range(call.index("--")) if call[i] == "-p")
-    directory = host.state / "r1" / "c4"
+    directory = host.state / "r1" / "i128-o64-c4-r1"
     assert properties["WorkingDirectory"] == str(directory / "client")
     assert properties["StandardOutput"] == f"append:{directory / 'stdout'}"
     argv = call[call.index("--") + 1 :]
@@ -169,7 +169,7 @@ def test_the_users_directory_is_the_users_and_the_rest_is_roots(tmp_path: Path) 
 def test_planted_links_are_not_followed(host: Host, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("whole")
-    directory = host.state / "r1" / "c4"
+    directory = host.state / "r1" / "i128-o64-c4-r1"
     (directory / "client").mkdir(parents=True)
     for name in ("context.json", "context.json.partial", "request.json", "stdout", "stderr", "client/outcome"):
         (directory / name).symlink_to(victim)
@@ -182,7 +182,7 @@ def test_planted_links_are_not_followed(host: Host, tmp_path: Path) -> None:
 def test_a_directory_that_is_a_link_is_replaced(host: Host, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (host.state / "r1").mkdir(parents=True)
-    (host.state / "r1" / "c4").symlink_to(tmp_path / "elsewhere")
+    (host.state / "r1" / "i128-o64-c4-r1").symlink_to(tmp_path / "elsewhere")
     assert not host.call().get("failed")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
