@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How sure a ratio of two noisy measurements is: a blocked bootstrap that knows little data when it sees it.
+
+A *block* is what varies as one: a run, or a repeat within a run. Blocks are drawn, never the requests of different
+runs mixed. With few blocks their spread says little, so a declared noise counts as :data:`PRIOR` further deviations;
+where the spread seen is larger than the declared noise, the spread seen counts alone. All values are logarithms: a
+ratio and its inverse are then equally far from 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+PRIOR = 8
+"""As how many seen deviations the declared noise counts."""
+REPLICATES = 2000
+SEED = 20261130
+_GRID = [statistics.NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """One value of one block.
+
+    Attributes:
+        value: natural logarithm. spread: variance of it as known from within the block (requests, seconds); 0: unknown.
+    """
+
+    value: float
+    spread: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """Candidate over baseline: point estimate and the bounds of its interval. ``sd``: of one block, in shares."""
+
+    ratio: float
+    low: float
+    high: float
+    sd: float
+    blocks: tuple[int, int]
+
+    def needed(self, effect: float) -> int:
+        """Blocks a side after which an interval is about `effect` wide to each side."""
+        return max(2, math.ceil(2 * (2.0 * self.sd / math.log1p(effect)) ** 2))
+
+
+Side = Sequence[Sequence[Block]]
+"""Groups of blocks. A side is one group; where it was measured before and after the other side, it is two: each
+counts the same, so that a drift in between cancels, and spread is taken within the groups."""
+
+
+def interval(
+    a: Side,
+    b: Side,
+    *,
+    noise: float,
+    confidence: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = SEED,
+) -> Interval:
+    """The ratio of `b` to `a` and its two-sided interval.
+
+    Args:
+        noise: declared standard deviation of one block, as a share (0.03 for 3 %).
+        replicates: of the bootstrap; with the same seed the same result.
+
+    Raises:
+        ValueError: a side has no block.
+    """
+    a, b = [group for group in a if group], [group for group in b if group]
+    if not a or not b:
+        raise ValueError("a side without a measurement")
+    estimate = _mean(b) - _mean(a)
+    pool, variance, freedom = _deviations([*a, *b], noise)
+    drawn = _draws(pool, variance, freedom, [len(g) for g in a], [len(g) for g in b], replicates, seed)
+    tail = (1 - confidence) / 2
+    low, high = quantile(drawn, tail), quantile(drawn, 1 - tail)
+    return Interval(
+        math.exp(estimate),
+        math.exp(estimate - high),
+        math.exp(estimate - low),
+        math.sqrt(variance),
+        (sum(map(len, a)), sum(map(len, b))),
+    )
+
+
+def _mean(side: Side) -> float:
+    return statistics.fmean(statistics.fmean(block.value for block in group) for group in side)
+
+
+def _deviations(groups: Side, noise: float) -> tuple[list[tuple[float, float]], float, float]:
+    """The pool of deviations as (value, weight), the variance that they are scaled to, and its degrees of freedom."""
+    blocks = [block for group in groups for block in group]
+    prior = noise * noise + statistics.fmean(block.spread for block in blocks)
+    seen: list[float] = []
+    freedom = 0
+    for group in groups:
+        if len(group) > 1:
+            middle = statistics.fmean(block.value for block in group)
+            # a mean that is taken from the same values is too near to them
+            widen = math.sqrt(len(group) / (len(group) - 1))
+            seen += [(block.value - middle) * widen for block in group]
+            freedom += len(group) - 1
+    observed = statistics.fmean(d * d for d in seen) if seen else 0.0
+    variance = (PRIOR * prior + freedom * observed) / (PRIOR + freedom)
+    if freedom >= 2:
+        variance = max(variance, observed)
+    root = math.sqrt(prior)
+    pool = [(root * z, PRIOR / len(_GRID)) for z in _GRID]
+    pool += [(d, freedom / len(seen)) for d in seen]
+    total = sum(weight for _, weight in pool)
+    raw = sum(weight * d * d for d, weight in pool) / total
+    scale = math.sqrt(variance / raw) if raw > 0 else 0.0
+    return [(d * scale, weight) for d, weight in pool], variance, PRIOR + freedom
+
+
+def _draws(
+    pool: list[tuple[float, float]],
+    variance: float,
+    freedom: float,
+    sizes_a: list[int],
+    sizes_b: list[int],
+    replicates: int,
+    seed: int,
+) -> list[float]:
+    """Deviations of the estimate, sorted: what it may be off by."""
+    if variance == 0:
+        return [0.0] * replicates
+    rng = random.Random(seed)  # noqa: S311 - the same figures each time
+    values = [d for d, _ in pool]
+    weights = [w for _, w in pool]
+    found = [0.0] * replicates
+    for sign, sizes in ((-1.0, sizes_a), (1.0, sizes_b)):
+        for size in sizes:
+            drawn = rng.choices(values, weights, k=size * replicates)
+            share = sign / (size * len(sizes))
+            for i in range(replicates):
+                found[i] += share * math.fsum(drawn[i * size : (i + 1) * size])
+    # the variance itself is estimated: as in Student's distribution
+    half, scale = freedom / 2, 2 / freedom
+    return sorted(d / math.sqrt(rng.gammavariate(half, scale)) for d in found)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted values, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def spread_of_statistic(
+    samples: Sequence[float],
+    statistic: Callable[[Sequence[float]], float],
+    *,
+    independent: float | None = None,
+    replicates: int = 100,
+    seed: int = SEED,
+) -> float:
+    """Variance of the logarithm of a statistic of requests, by drawing them anew.
+
+    Args:
+        samples: of the requests, possibly thinned. statistic: of sorted samples.
+        independent: number of requests behind them: thinned samples stand for more, and the gaps within one
+            request for fewer.
+    """
+    count = len(samples)
+    if count < 5:
+        return 0.0
+    rng = random.Random(seed)  # noqa: S311 - the same figures each time
+    ordered = sorted(samples)
+    found = []
+    for _ in range(replicates):
+        value = statistic(sorted(rng.choices(ordered, k=count)))
+        if value <= 0:
+            return 0.0
+        found.append(math.log(value))
+    return statistics.pvariance(found) * count / max(independent or count, 1)
+
+
+def spread_of_rate(per_second: Iterable[float | None], batches: int = 10) -> float:
+    """Variance of the logarithm of a mean rate, from the means of consecutive batches of its seconds."""
+    known = [value for value in per_second if value is not None]
+    size = len(known) // batches
+    if size < 1:
+        return 0.0
+    means = [statistics.fmean(known[i * size : (i + 1) * size]) for i in range(batches)]
+    middle = statistics.fmean(means)
+    return statistics.variance(means) / batches / (middle * middle) if middle > 0 else 0.0
