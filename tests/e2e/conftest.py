@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).parents[2]
-INSTANCE = "test"
+# the one that `make test` brings up; RACKWELL_LAB_NAME names another
+INSTANCE = os.environ.get("RACKWELL_LAB_NAME", "test")
 
 
 @dataclasses.dataclass
@@ -70,14 +71,15 @@ def site() -> Path:
 
 @pytest.fixture(scope="session")
 def container() -> str:
-    """The container of the end-to-end tests; the molecule scenarios have the other one."""
-    return "glm5-02"
+    """The container of these tests. The molecule scenarios have the other one, glm5-01, and `make test` lets a part of
+    the end-to-end tests follow them there, while the rest runs here."""
+    return os.environ.get("RACKWELL_E2E_CONTAINER", "glm5-02")
 
 
 @pytest.fixture(scope="session")
-def host() -> str:
+def host(container: str) -> str:
     """The Proxmox host of that container."""
-    return "pve2"
+    return {"glm5-01": "pve1", "glm5-02": "pve2"}[container]
 
 
 @pytest.fixture
