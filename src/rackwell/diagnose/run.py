@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text against all rules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rackwell.diagnose import unknown
+from rackwell.diagnose.evaluate import evaluate
+from rackwell.diagnose.facts import Facts
+from rackwell.diagnose.findings import Diagnosis, EarlierStart, Finding, Said
+from rackwell.diagnose.hits import Hit, Store
+from rackwell.diagnose.order import Held, ordered
+from rackwell.diagnose.reading import Source
+from rackwell.diagnose.rules import Rule, filled, load_rules
+from rackwell.diagnose.safe import shown
+from rackwell.diagnose.scan import Matcher, Scan, chosen
+
+_LINES = 6
+
+
+class Diagnoser:
+    """The rules, ready for texts. Safe to use again and again; not by several threads at once."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._matcher = Matcher(rules)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Its rules."""
+        return self._matcher.rules
+
+    def diagnose(self, sources: Iterable[tuple[str, Source]], facts: Facts | None = None) -> Diagnosis:
+        """What the texts (name, text) of one machine say.
+
+        Raises:
+            OSError: one cannot be read.
+        """
+        scan = Scan(self._matcher)
+        for name, source in sources:
+            scan.read(source, name)
+        known = (facts or Facts()).over(scan.facts.facts)
+        causes, noise = ordered(self._held(scan.store, scan.lasting, known))
+        findings = tuple(_finding(each, folded) for each, folded in causes)
+        unclear = not findings
+        telling = [_said(hit) for hit in (scan.telling.best() or scan.last)] if unclear else []
+        return Diagnosis(
+            findings,
+            tuple(_finding(each, []) for each in noise),
+            tuple(self._earlier(scan, known)),
+            unclear,
+            tuple(telling),
+            tuple(unknown.collect([line.text for line in telling])) if unclear else (),
+            tuple(scan.notes),
+            known,
+            scan.reading.lines,
+        )
+
+    def held(self, text: str, facts: Facts | None = None) -> list[Held]:
+        """Every rule that holds for a text, in no order; for the tests of rules."""
+        scan = Scan(self._matcher)
+        scan.read(text)
+        return self._held(scan.store, scan.lasting, (facts or Facts()).over(scan.facts.facts))
+
+    def _held(self, store: Store, lasting: Store, facts: Facts) -> list[Held]:
+        both = store
+        if lasting.hits:
+            both = Store()
+            both.take(lasting)
+            both.take(store, {pattern for pattern in store.hits if pattern not in lasting.hits})
+        found = []
+        for rule in self.rules:
+            evidence = evaluate(rule.tree, both if rule.stays else store)
+            if evidence is not None and rule.when.holds(facts):
+                found.append(Held(rule, evidence))
+        return found
+
+    def _earlier(self, scan: Scan, facts: Facts) -> Iterable[EarlierStart]:
+        for start in scan.earlier:
+            causes, _ = ordered(self._held(start.store, Store(), facts))
+            if causes and causes[0][0].rule.severity != "noise":
+                yield EarlierStart(start.first, start.last, _finding(*causes[0]), start.source)
+
+
+def _finding(held: Held, folded: list[Held]) -> Finding:
+    rule, evidence = held.rule, held.evidence
+    values = {name: shown(value, 200) for name, value in evidence.values.items()}
+    cause = filled(rule.cause, values)
+    if rule.severity == "noise" and not cause.lower().startswith("normal"):
+        cause = f"normal: {cause}"
+    return Finding(
+        rule.id,
+        rule.area,
+        filled(rule.title, values),
+        rule.severity,
+        rule.confidence,
+        cause,
+        filled(rule.remedy, values),
+        filled(rule.naive, values),
+        tuple(_said(hit) for hit in chosen((hit for _, hit in evidence.pairs), _LINES)),
+        evidence.count,
+        evidence.ranks,
+        tuple(rule.evidence),
+        tuple(each.rule.id for each in folded),
+        rule.level,
+        rule.fatal,
+        rule.lint,
+    )
+
+
+def _said(hit: Hit) -> Said:
+    return Said(hit.line, shown(hit.text), hit.source)
+
+
+@functools.lru_cache(maxsize=4)
+def diagnoser(catalog: Path | None = None) -> Diagnoser:
+    """The one of a catalogue; that which ships when None."""
+    from rackwell import shipped
+
+    return Diagnoser(load_rules(catalog or shipped.catalog()))
+
+
+def diagnose(source: Source, facts: Facts | None = None, *, catalog: Path | None = None) -> Diagnosis:
+    """What a text says: of a log, of a command's output, of a start.
+
+    Args:
+        source: text, bytes in any encoding, lines, or a binary file.
+        facts: what is known beforehand, such as the release's versions and the profile's flags.
+    """
+    return diagnoser(catalog).diagnose([("", source)], facts)
