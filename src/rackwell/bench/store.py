@@ -12,6 +12,7 @@ import dataclasses
 import datetime as dt
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,6 +130,10 @@ class Store:
                 Problem("result-unwritable", "the result cannot be stored", str(directory), why, "free space or rights")
             ) from error
         return Entry(result.container, name, directory)
+
+    def forget(self, entry: Entry) -> None:
+        """Remove a run that came to nothing."""
+        shutil.rmtree(entry.path, ignore_errors=True)
 
     def entries(self, container: str | None = None) -> list[Entry]:
         """Stored runs, the newest first, interrupted ones among them."""

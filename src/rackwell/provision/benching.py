@@ -8,17 +8,20 @@ from pathlib import Path
 from rackwell.ansible.runner import RunDirectory
 from rackwell.provision import builds, declared, measure
 from rackwell.provision.lock import container_lock
-from rackwell.provision.measure import Measured
+from rackwell.provision.measure import Wishes
+from rackwell.provision.measured import Measured
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
 
 
-def bench(site: Path, name: str, progress: Progress, sweep: str | None = None) -> Measured:
-    """Measure container `name` with `sweep`, or the declared one.
+def bench(
+    site: Path, name: str, progress: Progress, sweep: str | None = None, wishes: Wishes | None = None
+) -> Measured:
+    """Measure container `name` with `sweep`, or the declared one; go on with an interrupted run where there is one.
 
     Raises:
-        RackwellError: the declaration does not hold (exit 2), another run holds the container (exit 5), or the client
-            could not be built (exit 1).
+        RackwellError: the declaration does not hold, or a run cannot be gone on with (exit 2), another run holds the
+            container (exit 5), or the client could not be built (exit 1).
     """
     root = declaration.load(site)
     root.container(name)
@@ -30,4 +33,4 @@ def bench(site: Path, name: str, progress: Progress, sweep: str | None = None) -
         progress.log = run.log
         built = builds.make_all(target.site, target.container, progress)
         progress.safety = "the server was not touched; the measurement may end on the machine by itself"
-        return measure.measure(target, built, run, progress, sweep)
+        return measure.measure(target, built, run, progress, sweep, wishes)

@@ -218,7 +218,7 @@ class _Looked:
 
         def read() -> int:
             bench = validation.validate(BenchProfile, yamlsource.load(path), "bench file")
-            return bench.input_tokens + bench.output_tokens
+            return bench.longest
 
         with contextlib.suppress(RackwellError):
             return self._once(("bench", str(path)), read)

@@ -1,123 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of a container: run, stored, reported."""
+"""The benchmark of a container: run, or gone on with; stored after each point; reported."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import hashlib
-import json
-import re
 import secrets
 from pathlib import Path
 from typing import Any
 
+from rackwell.ansible.results import PlayResult, Reported
 from rackwell.ansible.runner import RunDirectory
-from rackwell.bench import result as results
-from rackwell.bench.result import BenchResult, ProfileRef, Release
-from rackwell.bench.store import REPORT, Store
-from rackwell.errors import ExitCode, Problem
-from rackwell.provision import plays
+from rackwell.bench.result import BenchResult
+from rackwell.bench.store import REPORT, Entry, Store
+from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.provision import crediting, plays, recording, resuming, sweeping, topologies
 from rackwell.provision.builds import Built, bundles
 from rackwell.provision.declared import Target
+from rackwell.provision.measured import Measured
 from rackwell.provision.progress import Progress
-from rackwell.site import yamlsource
-
-_SECRET_FLAG = re.compile(r"(^|-)(api-key|key|password|secret|auth-token)$")
+from rackwell.provision.recording import RAW, Recorder
+from rackwell.provision.resuming import SERVER_CHANGED
+from rackwell.provision.sweeping import Planned
+from rackwell.provision.watching import Watch
+from rackwell.site.benchfile import BenchProfile
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """A benchmark that was run, or found.
+class Wishes:
+    """How to measure, beside what the sweep says.
 
     Attributes:
-        result: None when there was nothing to store.
-        report: the HTML file; None when there is none.
-        fresh: whether it was measured now.
+        client: whose load generator; the sweep's when empty.
+        resume: the interrupted run to go on with; the newest one that fits when None.
+        anew: go on with none.
+        extra: variables for the plays. matrix: which variant of a matrix the run is of.
     """
 
-    result: BenchResult | None
-    report: Path | None
-    fresh: bool
-    problems: list[Problem]
-    exit_code: ExitCode
-    stored: Path | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``: the summary; the whole is in the file."""
-        return {
-            "measured": self.fresh and self.result is not None,
-            "valid": bool(self.result and self.result.valid),
-            "bench": self.result.bench if self.result else None,
-            "run_id": self.result.run_id if self.result else None,
-            "file": str(self.stored / "bench.json") if self.stored else None,
-            "report": str(self.report) if self.report else None,
-            "points": [_point(point) for point in self.result.points] if self.result else [],
-        }
-
-
-def _point(point: results.BenchPoint) -> dict[str, Any]:
-    throughput, telemetry = point.throughput, point.telemetry
-    return {
-        "concurrency": point.concurrency,
-        "valid": point.valid,
-        "output_tok_per_s": throughput.output_tok_per_s if throughput else None,
-        "total_tok_per_s": throughput.total_tok_per_s if throughput else None,
-        "ttft_p50_ms": point.latency.ttft_ms.p50 if point.latency.ttft_ms else None,
-        "power_w_all_gpus": telemetry.mean_power_w if telemetry else None,
-        "mean_utilization_pct": telemetry.mean_utilization_pct if telemetry else None,
-    }
-
-
-def profile_reference(target: Target) -> ProfileRef:
-    """Name and digest of the serving profile; comments and order of keys do not count.
-
-    Results and reports are handed around: the values of flags that hold a secret do not go into them.
-    """
-    path = target.site.profile_file(target.container)
-    profile = target.site.profile(target.container)
-    data = yamlsource.load(path).data
-    return ProfileRef(
-        name=path.stem,
-        digest=_digest(data),
-        model_path=profile.model.path,
-        served_name=profile.model.served_name,
-        repository=profile.model.repository,
-        revision=profile.model.revision,
-        flags={name: "***" if _SECRET_FLAG.search(name) else value for name, value in profile.flags.items()},
-    )
-
-
-def sweep_digest(target: Target, bench: str | None = None) -> str:
-    """Digest of what the bench file says; comments, order of keys and defaults that are written out do not count."""
-    return _digest(target.site.bench(target.container, bench).model_dump(mode="json"))
-
-
-def _digest(data: Any) -> str:
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(canonical).hexdigest()
-
-
-def release_reference(built: Built) -> Release:
-    """The server's release, as a result names it."""
-    return Release(
-        digest=built.digest,
-        name=built.build,
-        sources={source["project"]: source["version"] for source in built.manifest.get("sources", [])},
-        patches=[
-            # a risk that was accepted is shown wherever the patch is
-            f"{patch['name']} (harmful; accepted: {patch['accept_risk']})" if "accept_risk" in patch else patch["name"]
-            for patch in built.manifest.get("patches", [])
-        ],
-    )
+    client: str = ""
+    resume: Entry | None = None
+    anew: bool = False
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    matrix: dict[str, Any] | None = None
 
 
 def find(target: Target, built: dict[str, Built], bench: str | None = None) -> Measured | None:
     """A valid result of this release, profile and sweep, when there is one."""
     store = Store(target.site.path)
     name = target.site.bench_file(target.container, bench).stem
-    reference = profile_reference(target)
-    sweep = sweep_digest(target, bench)
+    reference = crediting.profile_reference(target)
+    sweep = crediting.sweep_digest(target, bench)
     found = store.find(target.container.name, built["release"].digest, reference.digest, name, sweep)
     if found is None:
         return None
@@ -127,46 +59,187 @@ def find(target: Target, built: dict[str, Built], bench: str | None = None) -> M
 
 
 def measure(
-    target: Target, built: dict[str, Built], run: RunDirectory, progress: Progress, bench: str | None = None
+    target: Target,
+    built: dict[str, Built],
+    run: RunDirectory,
+    progress: Progress,
+    bench: str | None = None,
+    wishes: Wishes | None = None,
 ) -> Measured:
-    """Run the sweep, store what came of it and write the report.
+    """Run the sweep, or what is missing of one that was interrupted; store what comes of it and write the report.
 
     A sweep with points that do not count is stored too, and is a failure.
+
+    Raises:
+        RackwellError: a run was named that cannot be gone on with (exit 2).
     """
-    sweep = target.site.bench_file(target.container, bench)
-    points = len(target.site.bench(target.container, bench).concurrency)
-    digest = sweep_digest(target, bench)
-    started = dt.datetime.now(dt.UTC)
-    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    extra: dict[str, Any] = {
-        **bundles(target.container, built),
-        "bench_client_run_id": run_id,
-        "bench_client_profile": sweep.stem,
-        "bench_client_profile_file": str(sweep),
-    }
-    progress.line(target.container.name, f"bench {sweep.stem}: {points} points, run {run_id}")
-    played = plays.play("bench", target, run, progress, extra=extra, retries=2)
-    found = plays.problems(played, f"rackwell bench {target.container.name} -i {target.site.path}")
-    payloads = played.payloads("rackwell.bench_point", target.container.name)
-    if not payloads:
-        code = ExitCode.FAILED if played.exit_code == ExitCode.DONE else played.exit_code
-        if code == ExitCode.FAILED and not found:
-            found = [Problem("no-points", "the benchmark brought no points", target.container.name)]
-        return Measured(None, None, True, found, code)
-    result = results.assemble(
-        payloads,
-        run_id=run_id,
-        container=target.container.name,
-        host=target.host,
-        date_utc=started.isoformat(timespec="seconds"),
-        bench=sweep.stem,
-        bench_digest=digest,
-        release=release_reference(built["release"]),
-        profile=profile_reference(target),
-    )
-    entry, report = store_with_report(target.site.path, result)
-    progress.line("controller", f"bench {sweep.stem}: stored in {entry}")
-    return Measured(result, report, True, found, played.exit_code, entry)
+    wishes = wishes or Wishes()
+    return _Sweep(target, built, run, progress, bench, wishes).measure()
+
+
+class _Sweep:
+    """One command's work on one run."""
+
+    def __init__(
+        self,
+        target: Target,
+        built: dict[str, Built],
+        run: RunDirectory,
+        progress: Progress,
+        bench: str | None,
+        wishes: Wishes,
+    ) -> None:
+        self.target = target
+        self.built = built
+        self.directory = run
+        self.progress = progress
+        self.wishes = wishes
+        self.name = target.container.name
+        self.file = target.site.bench_file(target.container, bench)
+        content = crediting.sweep_content(target, bench, wishes.client)
+        self.sweep = BenchProfile.model_validate(content)
+        self.store = Store(target.site.path)
+        self.wanted = self._new(content)
+        self.hidden = crediting.secrets(target)
+        self.again = f"rackwell bench {self.name} -i {target.site.path}"
+
+    def _new(self, content: dict[str, Any]) -> BenchResult:
+        started = dt.datetime.now(dt.UTC)
+        run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        environment: dict[str, Any] = {}
+        if "bench_client" in self.built:
+            environment["client_build"] = self.built["bench_client"].digest
+        if self.wishes.matrix is not None:
+            environment["matrix"] = self.wishes.matrix
+        return BenchResult(
+            run_id=run_id,
+            container=self.name,
+            host=self.target.host,
+            date_utc=started.isoformat(timespec="seconds"),
+            bench=self.file.stem,
+            bench_digest=crediting.digest(content),
+            release=crediting.release_reference(self.built["release"]),
+            profile=crediting.profile_reference(self.target),
+            profile_content=crediting.profile_content(self.target),
+            sweep=content,
+            salt=run_id,
+            environment=environment,
+            topology=topologies.newest(self.target.site.state, self.name),
+            complete=False,
+            points=[],
+        )
+
+    def measure(self) -> Measured:
+        found = None if self.wishes.anew else resuming.choose(self.store, self.wanted, self.wishes.resume)
+        if found is not None and found.refused:
+            self.progress.line("controller", f"not gone on with {found.name}: {found.refused}; measuring anew")
+            found = None
+        if found is not None:
+            measured = self._run(found.run, resumed=True)
+            if measured is not None:
+                return measured
+        return self._run(self.wanted, resumed=False) or Measured(None, None, True, [], ExitCode.FAILED)
+
+    def _run(self, run: BenchResult, *, resumed: bool) -> Measured | None:
+        """Measure what is missing of `run`. None: it is resumed, of another server, and nothing was measured."""
+        watch = Watch(self.progress, self.name, self.sweep.repeats)
+        recorder = Recorder(self.store, run, self.name, self.hidden, watch.point)
+        todo = sweeping.plan(self.sweep, run.salt or run.run_id, run.points)
+        what = f"bench {run.bench}: {len(todo)} points"
+        if resumed:
+            done = len(self.sweep.loads()) * self.sweep.repeats - len(todo)
+            what = f"bench {run.bench}: goes on with {done} points done, {len(todo)} missing"
+        self.progress.line(self.name, f"{what}, run {run.run_id}")
+        entry = recorder.save()
+        tried: set[tuple[Any, ...]] = set()
+        problems: list[Problem] = []
+        code = ExitCode.DONE
+        while entry is not None and (batch := self._batch(recorder.run, tried)):
+            watch.begin(batch)
+            tried |= {(planned.key, planned.num_prompts) for planned in batch}
+            played = self._play(recorder, watch, batch, entry.path, resumed=resumed)
+            if resumed and any(problem.code == SERVER_CHANGED for problem in played.problems):
+                why = next(problem.why for problem in played.problems if problem.code == SERVER_CHANGED)
+                self.progress.line("controller", f"not gone on with {run.run_id}: {why}; measuring anew")
+                return None
+            problems += plays.problems(played, self.again)
+            code = played.exit_code or code
+            if code not in {ExitCode.DONE, ExitCode.FAILED}:
+                break
+        return self._ended(recorder, list(dict.fromkeys(problems)), code, entry)
+
+    def _batch(self, run: BenchResult, tried: set[tuple[Any, ...]]) -> list[Planned]:
+        missing = sweeping.plan(self.sweep, run.salt or run.run_id, run.points)
+        untried = [planned for planned in missing if (planned.key, planned.num_prompts) not in tried]
+        return sweeping.batch(self.sweep, untried)
+
+    def _play(
+        self, recorder: Recorder, watch: Watch, batch: list[Planned], place: Path, *, resumed: bool
+    ) -> PlayResult:
+        extra: dict[str, Any] = {
+            **bundles(self.target.container, self.built),
+            **self.wishes.extra,
+            "bench_client_run_id": recorder.run.run_id,
+            "bench_client_profile": self.file.stem,
+            "bench_client_profile_file": str(self.file),
+            "bench_client_client": self.sweep.client,
+            "bench_client_points": [planned.as_dict() for planned in batch],
+            "bench_client_expected": resuming.expected(recorder.run) if resumed or recorder.run.points else {},
+            "bench_client_collect": str(place / RAW),
+        }
+
+        def reported(report: Reported) -> None:
+            recorder.take(report.host, report.payload)
+
+        played = plays.play("bench", self.target, self.directory, watch, extra=extra, retries=2, on_result=reported)
+        self.progress.safety = watch.safety
+        for payload in played.payloads("rackwell.bench_point", self.name):
+            recorder.take(self.name, payload)
+        recording.unpack(place / RAW, place, self.hidden)
+        return played
+
+    def _ended(self, recorder: Recorder, found: list[Problem], code: ExitCode, entry: Entry | None) -> Measured:
+        missing = sweeping.plan(self.sweep, recorder.run.salt or recorder.run.run_id, recorder.run.points)
+        entry = recorder.save(complete=not missing) or entry
+        if recorder.problem is not None:
+            found += recorder.problem.problems
+            code = code or ExitCode.FAILED
+        if not recorder.run.points:
+            # what was cut off may go on there, and is found again by the run's name
+            if entry is not None and code not in {ExitCode.INTERRUPTED, ExitCode.UNREACHABLE}:
+                self.store.forget(entry)
+                entry = None
+            if code == ExitCode.DONE:
+                code = ExitCode.FAILED
+            if not found:
+                found = [Problem("no-points", "the benchmark brought no points", self.name)]
+            return Measured(None, None, True, found, code, entry.path if entry else None)
+        if code == ExitCode.DONE and not recorder.run.valid:
+            code = ExitCode.FAILED  # points of an earlier command that do not count
+        if missing and code in {ExitCode.DONE, ExitCode.FAILED}:
+            code = ExitCode.FAILED
+            found.append(self._incomplete(len(missing)))
+        report = self._report(recorder, entry, found)
+        self.progress.line("controller", f"bench {recorder.run.bench}: stored in {entry.path if entry else 'nothing'}")
+        return Measured(recorder.run, report, True, found, code, entry.path if entry else None, len(missing))
+
+    def _incomplete(self, missing: int) -> Problem:
+        return Problem(
+            "bench-incomplete",
+            f"{missing} points were not measured",
+            self.name,
+            "what was measured is stored",
+            f"mend what is told above, then go on with it: {self.again}",
+        )
+
+    def _report(self, recorder: Recorder, entry: Entry | None, found: list[Problem]) -> Path | None:
+        if entry is None:
+            return None
+        try:
+            return store_with_report(self.target.site.path, recorder.run)[1]
+        except RackwellError as error:
+            found += error.problems
+            return None
 
 
 def store_with_report(site: Path, result: BenchResult) -> tuple[Path, Path]:

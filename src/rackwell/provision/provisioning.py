@@ -14,7 +14,7 @@ from rackwell.provision import builds, declared, measure, plays
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.provision.lock import container_lock
-from rackwell.provision.measure import Measured
+from rackwell.provision.measured import Measured
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
 

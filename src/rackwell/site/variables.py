@@ -205,6 +205,10 @@ class BenchClient(RoleVariables):
     bench_client_profile: Text = "quick"
     bench_client_profile_file: Text = "{{ inventory_dir }}/bench/{{ bench_client_profile }}.yml"
     bench_client_run_id: Text = "manual"
+    bench_client_client: str = ""
+    bench_client_points: list[dict[str, Whole]] = []
+    bench_client_expected: dict[Text, Any] = {}
+    bench_client_collect: str = ""
 
 
 ROLES: dict[str, type[RoleVariables]] = {
