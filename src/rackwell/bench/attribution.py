@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rackwell.bench.result import BenchResult
@@ -113,7 +113,7 @@ def differences(a: BenchResult, b: BenchResult) -> Iterator[Change]:
 
 def unknown(a: BenchResult, b: BenchResult) -> Iterator[str]:
     """Parts that a run does not tell of."""
-    parts = (
+    parts: tuple[tuple[str, Callable[[BenchResult], bool]], ...] = (
         ("release and patches", lambda r: r.release is not None),
         ("profile", lambda r: bool(r.profile_content or (r.profile and r.profile.flags))),
         ("GPUs", lambda r: bool(r.hardware.gpus)),

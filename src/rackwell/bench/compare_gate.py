@@ -102,24 +102,27 @@ def judge(
     missing = [load for load in wanted if load not in common]
     rules = _Rules(chosen, min_effect, noise, unit, replicates)
     died = [load for load in missing if any(p.status == "crashed" for p in points(candidate_runs, load))]
+    second = _signed(measurements(candidate_runs, chosen), chosen)
     groups = _around(baseline_runs, candidate_runs)
-    sides = [[_signed(measurements(group, chosen), chosen) for group in groups]]
-    sides.append([_signed(measurements(candidate_runs, chosen), chosen)])
-    measured = [{m.load for group in side for m in group} for side in sides]
-    common = [load for load in common if load in measured[0] & measured[1]]
+    first = [_signed(measurements(group, chosen), chosen) for group in groups]
+    both = [load for load in common if all(any(m.load == load for m in side) for side in [*first, second])]
+    if len(groups) == 2 and not both:
+        groups, first = [baseline_runs], [[m for side in first for m in side]]
+        both = [load for load in common if all(any(m.load == load for m in side) for side in [*first, second])]
+    common = both
     if not common:
         if died:
             return rules.told("fail", None, _died(died), missing=missing)
         return rules.told("inconclusive", None, "there is no load that both measured validly", missing=missing)
-    found = _over_all(sides[0], sides[1], common, rules)
-    alone = [_alone(load, sides[0], sides[1], len(common), rules) for load in common]
+    found = _over_all(first, second, common, rules)
+    alone = [_alone(load, first, second, len(common), rules) for load in common]
     verdict, why = _verdict(found, alone, rules)
     drift = None
     if len(groups) == 2:
-        apart = _over_all([sides[0][0]], [sides[0][1]], common, rules, ALONE)
+        apart = _over_all([first[0]], first[1], common, rules, ALONE)
         drift = apart.ratio
         if not apart.low <= 1 <= apart.high:
-            each = {_verdict(_over_all([one], sides[1], common, rules), alone, rules)[0] for one in sides[0]}
+            each = {_verdict(_over_all([one], second, common, rules), alone, rules)[0] for one in first}
             if each != {verdict}:
                 verdict = "inconclusive"
                 why = f"the baseline itself changed by {drift - 1:+.1%} meanwhile, and the verdict hangs on that: {why}"
@@ -150,7 +153,9 @@ class _Rules:
     ) -> Judgement:
         return Judgement(
             verdict,
-            *((found.ratio, found.low, found.high) if found else (None, None, None)),
+            found.ratio if found else None,
+            found.low if found else None,
+            found.high if found else None,
             why,
             self.metric.name,
             self.min_effect,
@@ -179,7 +184,7 @@ def _verdict(found: Interval, alone: Sequence[LoadRatio], rules: _Rules) -> tupl
 
 def _over_all(
     one: Sequence[Sequence[Measurement]],
-    two: Sequence[Sequence[Measurement]],
+    two: Sequence[Measurement],
     common: Sequence[Load],
     rules: _Rules,
     confidence: float = CONFIDENCE,
@@ -189,7 +194,7 @@ def _over_all(
     noise = rules.noise * rules.metric.noise / (len(common) ** 0.5 if rules.unit == "repeat" else 1)
     return _interval(
         [scores(group, middle, rules.unit) for group in one],
-        [scores(group, middle, rules.unit) for group in two],
+        [scores(two, middle, rules.unit)],
         noise,
         confidence,
         rules,
@@ -199,11 +204,11 @@ def _over_all(
 def _alone(
     load: Load,
     one: Sequence[Sequence[Measurement]],
-    two: Sequence[Sequence[Measurement]],
+    two: Sequence[Measurement],
     number: int,
     rules: _Rules,
 ) -> LoadRatio:
-    sides = [[blocks([m for m in group if m.load == load], rules.unit) for group in side] for side in (one, two)]
+    sides = [[blocks([m for m in group if m.load == load], rules.unit) for group in side] for side in (one, [two])]
     found = _interval(sides[0], sides[1], rules.noise * rules.metric.noise, 1 - (1 - ALONE) / number, rules)
     return LoadRatio(load, found.ratio, found.low, found.high, found.high < 1 and found.ratio <= 1 - rules.min_effect)
 

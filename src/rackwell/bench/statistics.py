@@ -140,7 +140,7 @@ def _draws(
             drawn = rng.choices(values, weights, k=size * replicates)
             share = sign / (size * len(sizes))
             for i in range(replicates):
-                found[i] += share * math.fsum(drawn[i * size : (i + 1) * size])
+                found[i] += share * sum(drawn[i * size : (i + 1) * size])
     # the variance itself is estimated: as in Student's distribution
     half, scale = freedom / 2, 2 / freedom
     return sorted(d / math.sqrt(rng.gammavariate(half, scale)) for d in found)
