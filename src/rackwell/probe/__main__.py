@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
         "--window-start-pattern", type=_pattern, metavar="REGEX", help="stdout line that starts the window"
     )
     recorder.add_argument("--window-end-pattern", type=_pattern, metavar="REGEX", help="stdout line that ends it")
+    recorder.add_argument("--server", type=_address, metavar="HOST:PORT", help="read this server's own metrics as well")
+    recorder.add_argument("--server-hz", type=_positive, default=1.0, help="so often a second, default: %(default)g")
     recorder.add_argument("command", nargs="+", metavar="COMMAND")
     return parser
 
@@ -51,7 +53,13 @@ def _record(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"{arguments.out.parent} is not a directory\n")
         return 2
     return record(
-        arguments.command, arguments.out, arguments.hz, arguments.window_start_pattern, arguments.window_end_pattern
+        arguments.command,
+        arguments.out,
+        arguments.hz,
+        arguments.window_start_pattern,
+        arguments.window_end_pattern,
+        arguments.server,
+        arguments.server_hz,
     )
 
 
@@ -60,6 +68,13 @@ def _positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError("must be above 0")
     return value
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise argparse.ArgumentTypeError("is no HOST:PORT")
+    return host.strip("[]"), int(port)
 
 
 def _pattern(text: str) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rackwell.probe.report import host, problem
+from rackwell.probe.serverload import ServerLoad
 from rackwell.probe.telemetry import Sampler
 
 SCHEMA = "rackwell.telemetry/1"
@@ -39,6 +40,8 @@ def record(
     hz: float,
     start_pattern: str | None,
     end_pattern: str | None = None,
+    server: tuple[str, int] | None = None,
+    server_hz: float = 1.0,
 ) -> int:
     """Run ``command`` to its end, write the record to ``out`` and give the command's exit status.
 
@@ -49,18 +52,24 @@ def record(
         start_pattern: regular expression; the window starts at the first stdout line that it is found in. None = with
             the command.
         end_pattern: likewise for the end. None = with the command.
+        server: address of the server under load, whose own metrics are read ``server_hz`` times a second.
 
     Returns:
         The command's exit status, 128 + N when signal N ended it, 126 or 127 when it could not be started.
     """
     sampler = Sampler(hz)
     sampler.start()
+    load = ServerLoad(server[0] if server else None, server[1] if server else 0, server_hz if server else 0.0)
+    load.start()
     with Relay() as relay:
-        return _recorded(command, out, Window(start_pattern, end_pattern, sampler), sampler, relay)
+        return _recorded(command, out, Window(start_pattern, end_pattern, sampler), sampler, load, relay)
 
 
-def _recorded(command: Sequence[str], out: Path, window: Window, sampler: Sampler, relay: Relay) -> int:
+def _recorded(
+    command: Sequence[str], out: Path, window: Window, sampler: Sampler, load: ServerLoad, relay: Relay
+) -> int:
     clock = Clock()
+    used = _own_cpu()
     window.begin(clock.start)
     lines = Lines()
     problems = []
@@ -73,6 +82,7 @@ def _recorded(command: Sequence[str], out: Path, window: Window, sampler: Sample
         sys.stderr.write(f"{what}: {error.strerror}\n")
     window.finish(time.monotonic())
     sampler.stop()
+    load.stop()
     if sampler.unavailable:
         fix = "`python -m rackwell.probe check` says what is wrong with the driver"
         problems.append(problem("nvml-unavailable", "there is no telemetry", host(), sampler.unavailable, fix))
@@ -85,12 +95,15 @@ def _recorded(command: Sequence[str], out: Path, window: Window, sampler: Sample
         "driver_version": sampler.driver_version,
         "devices": sampler.devices,
         "samples": sampler.samples,
+        "links": sampler.links,
+        "processes": sampler.processes,
+        "server": load.as_dict(),
         "lines": list(lines.kept),
         "lines_dropped": lines.dropped,
         "window_start": window.start,
         "window_end": window.end,
         "window": window.as_dict(),
-        "telemetry": telemetry_of(sampler),
+        "telemetry": telemetry_of(sampler, _own_cpu() - used),
         "summary": summary(sampler, window.start, window.end),
         "problems": problems,
     }
@@ -106,12 +119,14 @@ class Clock:
         self.wall = time.time()
 
     def as_dict(self) -> dict[str, Any]:
-        """Both clocks, read together as the command starts, and the seconds from then until now."""
+        """Both clocks, read together as the command starts, the seconds from then until now, and by how much more or
+        less the wall clock went on meanwhile."""
         return {
             "monotonic": self.start,
             "wall": self.wall,
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.wall)),
             "seconds": round(time.monotonic() - self.start, 4),
+            "wall_moved": round(time.time() - self.wall - (time.monotonic() - self.start), 4),
         }
 
 
@@ -242,15 +257,19 @@ class Relay:
             os.killpg(self._group, number)
 
 
-def telemetry_of(sampler: Sampler) -> dict[str, Any]:
-    """Whether there are samples, why not or why they end early, and what taking them cost."""
+def telemetry_of(sampler: Sampler, own_cpu: float) -> dict[str, Any]:
+    """Whether there are samples, why not or why they end early, and what taking them cost.
+
+    ``own_cpu``: seconds that this process used meanwhile; it asks the server and passes the command's lines on.
+    """
     if not sampler.samples:
         return {"available": False, "why": sampler.unavailable or "no sample was taken"}
     overhead = None
     if sampler.overhead:
         seconds = max(sampler.samples[-1]["t"] - sampler.samples[0]["t"], 1e-9)
-        share = round(sampler.overhead["cpu_seconds"] / seconds, 4)
-        overhead = {**sampler.overhead, "cpu_share": share, "recorder_cpu_seconds": round(_own_cpu(), 4)}
+        # both processes: the one that reads the GPUs, and this one, which also asks the server
+        share = round((sampler.overhead["cpu_seconds"] + own_cpu) / seconds, 4)
+        overhead = {**sampler.overhead, "cpu_share": share, "recorder_cpu_seconds": round(own_cpu, 4)}
     return {"available": True, "why": sampler.unavailable or None, "overhead": overhead}
 
 

@@ -8,7 +8,6 @@ monotonic clock, which all processes share.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import select
@@ -16,114 +15,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rackwell.probe import child, surroundings
+from rackwell.probe.readings import Nvml, NvmlUnavailableError
 
 #: how long the sampler may take for its first sample and for its end, seconds
 START_DEADLINE = 30.0
+#: between two looks at which processes use the GPUs
+PROCESSES_PERIOD = 5.0
+#: between two readings of PCIe throughput, which take 20 ms each and are of one GPU and one way
+LINK_PERIOD = 0.25
 STOP_DEADLINE = 10.0
-
-
-class NvmlUnavailableError(Exception):
-    """NVML cannot be used here; ``code`` is its error number, None when the library did not load."""
-
-    def __init__(self, why: str, code: int | None = None) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-class Nvml:
-    """The readings of all GPUs. What a GPU or driver does not offer reads as None."""
-
-    def __init__(self, api: Any = None) -> None:
-        """Start NVML. ``api`` stands in for ``pynvml`` in a test. Raises NvmlUnavailableError."""
-        try:
-            self._api = api or importlib.import_module("pynvml")
-        except ImportError as error:
-            raise NvmlUnavailableError(f"nvidia-ml-py is not installed: {error}") from None
-        try:
-            self._api.nvmlInit()
-            count = self._api.nvmlDeviceGetCount()
-            self._handles = [self._api.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        except self._api.NVMLError as error:
-            raise NvmlUnavailableError(f"NVML: {error}", getattr(error, "value", None)) from None
-
-    def driver_version(self) -> str | None:
-        version = self._read(self._api.nvmlSystemGetDriverVersion)
-        return None if version is None else _text(version)
-
-    def devices(self) -> list[dict[str, Any]]:
-        """What does not change: names, and the power limit in watts."""
-        found = []
-        for index, handle in enumerate(self._handles):
-            pci = self._read(self._api.nvmlDeviceGetPciInfo, handle)
-            limit = self._read(self._api.nvmlDeviceGetEnforcedPowerLimit, handle)
-            memory = self._read(self._api.nvmlDeviceGetMemoryInfo, handle)
-            found.append(
-                {
-                    "index": index,
-                    "uuid": _text(self._read(self._api.nvmlDeviceGetUUID, handle)),
-                    "bus_id": _bus_id(pci),
-                    "name": _text(self._read(self._api.nvmlDeviceGetName, handle)),
-                    "power_limit_w": None if limit is None else limit / 1000,
-                    "memory_total_mib": None if memory is None else int(memory.total) >> 20,
-                }
-            )
-        return found
-
-    def sample(self) -> list[dict[str, Any]]:
-        """One reading of each GPU; the energy counter runs since the driver was loaded, in millijoules."""
-        return [self._sample(handle) for handle in self._handles]
-
-    def _sample(self, handle: Any) -> dict[str, Any]:
-        api = self._api
-        power, instant = self._power(handle)
-        use = self._read(api.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._read(api.nvmlDeviceGetMemoryInfo, handle)
-        limit = self._read(api.nvmlDeviceGetEnforcedPowerLimit, handle)
-        return {
-            "power_w": power,
-            "power_instant": instant,
-            "power_limit_w": None if limit is None else limit / 1000,
-            "utilization_pct": None if use is None else int(use.gpu),
-            "memory_utilization_pct": None if use is None else int(use.memory),
-            "memory_used_mib": None if memory is None else int(memory.used) >> 20,
-            "temperature_c": self._read(api.nvmlDeviceGetTemperature, handle, api.NVML_TEMPERATURE_GPU),
-            "sm_clock_mhz": self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_SM),
-            "memory_clock_mhz": self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_MEM),
-            "energy_mj": self._read(api.nvmlDeviceGetTotalEnergyConsumption, handle),
-            "throttle_reasons": self._read(api.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
-        }
-
-    def _power(self, handle: Any) -> tuple[float | None, bool]:
-        """Watts, and whether they are of this instant; otherwise they are the driver's average of about a second."""
-        values = self._read(self._api.nvmlDeviceGetFieldValues, handle, [self._api.NVML_FI_DEV_POWER_INSTANT])
-        if values and values[0].nvmlReturn == 0 and values[0].value.uiVal:
-            return values[0].value.uiVal / 1000, True
-        average = self._read(self._api.nvmlDeviceGetPowerUsage, handle)
-        return (None if average is None else average / 1000), False
-
-    def _read(self, function: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return function(*args)
-        except self._api.NVMLError:
-            return None
-
-
-def _text(value: Any) -> str | None:
-    if value is None:
-        return None
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _bus_id(pci: Any) -> str | None:
-    """As sysfs names it: NVML writes the domain with eight digits, in capitals."""
-    if pci is None:
-        return None
-    domain, _, rest = str(_text(pci.busId)).lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
 
 
 def overview() -> dict[str, Any]:
@@ -138,43 +42,98 @@ def overview() -> dict[str, Any]:
     return found
 
 
-def sample_loop(emit: child.Emit, nvml: Nvml, hz: float, requests: int) -> None:
-    """Emit samples at ``hz`` and one more for each line on file descriptor ``requests``, until that is closed."""
+class Links:
+    """PCIe throughput in a thread of its own, one GPU and one way after the other: each reading waits for 20 ms."""
+
+    def __init__(self, nvml: Nvml, period: float) -> None:
+        self.period = period
+        self._nvml = nvml
+        self._read: list[list[Any]] = []
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        if self.period > 0 and self._nvml.count:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def take(self) -> list[list[Any]]:
+        """``[t, gpu, "tx" or "rx", MB/s]`` since the last time."""
+        with self._lock:
+            found, self._read = self._read, []
+        return found
+
+    def _run(self) -> None:
+        ways = [(index, received) for index in range(self._nvml.count) for received in (False, True)]
+        useful = False
+        while True:
+            for index, received in ways:
+                if self._over.wait(self.period):
+                    return
+                began = time.monotonic()
+                rate = self._nvml.link_rate(index, received)
+                if rate is not None:
+                    useful = True
+                    with self._lock:
+                        middle = round((began + time.monotonic()) / 2, 4)
+                        self._read.append([middle, index, "rx" if received else "tx", round(rate, 1)])
+            if not useful:  # none of the GPUs tells it
+                return
+
+
+def sample_loop(emit: child.Emit, nvml: Nvml, hz: float, requests: int, link_period: float = LINK_PERIOD) -> None:
+    """Emit samples at ``hz`` and one more for each line on file descriptor ``requests``, until that is closed.
+
+    Now and then a sample brings what came aside: ``links`` (see :class:`Links`), and an event of its own tells the
+    ``processes`` on the GPUs.
+    """
     emit({"devices": nvml.devices(), "driver_version": nvml.driver_version()})
+    links = Links(nvml, link_period)
+    links.start()
     period = 1.0 / hz
-    due = time.monotonic()
+    due = look = time.monotonic()
     busy, count = 0.0, 0
+    used = time.process_time()  # what starting cost is over
     while True:
         began = time.monotonic()
         readings = nvml.sample()
         ended = time.monotonic()
         busy, count = busy + ended - began, count + 1
         # between both clock reads: the error of the time is then at most half of the reading's duration
-        emit({"t": (began + ended) / 2, "took": round(ended - began, 6), "gpus": readings})
+        sample = {"t": (began + ended) / 2, "took": round(ended - began, 6), "gpus": readings}
+        link = links.take()
+        emit({**sample, "links": link} if link else sample)
+        if ended >= look:
+            look = ended + PROCESSES_PERIOD
+            emit({"processes": nvml.processes(), "t": round(ended, 4)})
         due = max(due + period, ended) if due + period < ended else due + period
         ready, _, _ = select.select([requests], [], [], max(0.0, due - time.monotonic()))
         if ready and not os.read(requests, 4096):
             break
+    links.stop()
     emit(
         {
             "overhead": {
                 "samples": count,
                 "reading_seconds": round(busy, 4),
-                "cpu_seconds": round(time.process_time(), 4),
+                "cpu_seconds": round(time.process_time() - used, 4),
             }
         }
     )
 
 
 def main(argv: list[str]) -> int:
-    """The child's side: ``CHANNEL HZ``, requests on stdin."""
+    """The child's side: ``CHANNEL HZ LINK_PERIOD``, requests on stdin."""
     emit = child.emitter(int(argv[0]))
     try:
         nvml = Nvml()
     except NvmlUnavailableError as error:
         emit({"unavailable": str(error)})
         return 1
-    sample_loop(emit, nvml, float(argv[1]), sys.stdin.fileno())
+    sample_loop(emit, nvml, float(argv[1]), sys.stdin.fileno(), float(argv[2]))
     return 0
 
 
@@ -184,11 +143,15 @@ class Sampler:
     Attributes:
         unavailable: why there is no telemetry, "" when there is.
         devices: as :meth:`Nvml.devices` tells. samples: ``{"t": monotonic seconds, "took": s, "gpus": [...]}``.
+        links: ``[t, gpu, "tx" or "rx", MB/s]`` of PCIe. processes: ``{"t", "processes": [...]}``, every few seconds.
         overhead: what sampling itself cost: ``samples``, ``reading_seconds``, ``cpu_seconds``.
     """
 
-    def __init__(self, hz: float) -> None:
+    def __init__(self, hz: float, link_period: float = LINK_PERIOD) -> None:
         self.hz = hz
+        self.link_period = link_period
+        self.links: list[list[Any]] = []
+        self.processes: list[dict[str, Any]] = []
         self.unavailable = ""
         self.driver_version: str | None = None
         self.devices: list[dict[str, Any]] = []
@@ -201,7 +164,7 @@ class Sampler:
         reader, writer = os.pipe()
         asked, self._requests = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rackwell.probe.telemetry", str(writer), str(self.hz)],
+            [sys.executable, "-m", "rackwell.probe.telemetry", str(writer), str(self.hz), str(self.link_period)],
             stdin=asked,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -237,8 +200,11 @@ class Sampler:
         with os.fdopen(reader, "rb") as channel:
             for event in _events(channel):
                 if "gpus" in event:
+                    self.links += event.pop("links", [])
                     self.samples.append(event)
                     self._first.set()
+                elif "processes" in event:
+                    self.processes.append(event)
                 elif "devices" in event:
                     self.devices, self.driver_version = event["devices"], event["driver_version"]
                 elif "overhead" in event:
