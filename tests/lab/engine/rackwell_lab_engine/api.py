@@ -201,7 +201,7 @@ class Api:
                 "num_queue_reqs": len(scheduler.waiting),
                 "gen_throughput": scheduler.throughput,
                 "token_usage": scheduler.token_usage,
-                "cache_hit_rate": 0.0,
+                "cache_hit_rate": scheduler.metrics.cached_tokens / max(scheduler.metrics.prompt_tokens, 1),
                 "max_total_num_tokens": scheduler.capacity,
             },
         )
@@ -213,7 +213,7 @@ class Api:
             b"Cache flushed.\nPlease check backend logs for more details. "
             b"(When there are running or waiting requests, the operation will not be performed.)\n"
         )
-        return Response(400 if self.scheduler.active else 200, body, "text/plain; charset=utf-8")
+        return Response(200 if self.scheduler.flush() else 400, body, "text/plain; charset=utf-8")
 
     # -- generation ----------------------------------------------------------------------------------------------
 
@@ -228,7 +228,8 @@ class Api:
         length = min(length, self.context - count)
         fault = self.scheduler.behaviour.faults.output
         tokens, ended = text.generate(prompt, length, self.model_path, ignore_eos=ignore_eos, fault=fault)
-        return Sequence(count, tokens, "stop" if ended else "length")
+        cached = self.scheduler.cached(prompt, count)
+        return Sequence(count, tokens, "stop" if ended else "length", cached)
 
     def _count(self) -> None:
         """Every n-th request fails when a fault says so."""

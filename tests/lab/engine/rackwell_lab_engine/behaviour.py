@@ -35,6 +35,7 @@ class Faults:
         fail_requests: every n-th request is answered with an internal error (500).
         output: ``"garbage"``: one character repeated; ``"empty"``: no text; ``"wrong"``: fluent, and not the answer;
             ``"short"``: ends by itself at half of the asked length.
+        flush: false: the prefix cache cannot be flushed; answered with 400.
     """
 
     die_while_loading: bool | str = False
@@ -43,6 +44,7 @@ class Faults:
     crash_after_requests: int | None = None
     fail_requests: int | None = None
     output: Literal["", "garbage", "empty", "wrong", "short"] = ""
+    flush: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,9 @@ class Behaviour:
         step_ms: time of one decode step by batch size, milliseconds; between the sizes it is interpolated.
         prefill_tokens_per_second: all requests together.
         utilisation: GPU utilisation in percent by batch size; between the sizes it is interpolated.
+        exact: ``{"ttft_ms": […], "itl_ms": […]}``: no batching at all. Request number i gets its first token
+            ``ttft_ms[i]`` after it came, and its j-th gap is ``itl_ms[i + j]``, both lists taken round and round; each
+            token is due at a moment that counts from the request's arrival, so no delay adds up.
         speed: factor on all speeds. adjust: changes of ``speed`` by flags and by the source's text, see the README.
         context_length: tokens, where the model's config.json has no max_position_embeddings.
     """
@@ -68,6 +73,7 @@ class Behaviour:
     step_ms: Mapping[int, float] = dataclasses.field(default_factory=lambda: {1: 25.0, 16: 40.0, 64: 70.0, 1024: 280.0})
     prefill_tokens_per_second: float = 20000.0
     utilisation: Mapping[int, float] = dataclasses.field(default_factory=lambda: {1: 60.0, 16: 90.0, 64: 98.0})
+    exact: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     speed: float = 1.0
     adjust: tuple[Mapping[str, Any], ...] = ()
     context_length: int = 8192
@@ -85,6 +91,12 @@ def _curve(name: str, points: Any) -> dict[int, float]:
     return {int(size): float(value) for size, value in sorted(points.items(), key=lambda item: int(item[0]))}
 
 
+def _exact(given: Any) -> dict[str, tuple[float, ...]]:
+    if not isinstance(given, dict) or set(given) != {"ttft_ms", "itl_ms"} or not all(given.values()):
+        raise BehaviourError("exact: must have two lists that are not empty, ttft_ms and itl_ms")
+    return {name: tuple(float(value) for value in values) for name, values in given.items()}
+
+
 def from_dict(data: Mapping[str, Any]) -> Behaviour:
     """Check and build.
 
@@ -98,6 +110,8 @@ def from_dict(data: Mapping[str, Any]) -> Behaviour:
     for name in _CURVES:
         if name in values:
             values[name] = _curve(name, values[name])
+    if values.get("exact"):
+        values["exact"] = _exact(values["exact"])
     faults = Faults(**values.pop("faults", {}))
     if faults.never_ready not in ("", "closed", "unhealthy"):
         raise BehaviourError(f"faults.never_ready: {faults.never_ready!r} is none of closed, unhealthy")

@@ -47,6 +47,15 @@ class LoadFile:
         self._watts = busy_watts()
         self._begun = time.monotonic()
         self._sum = 0.0
+        self._level: float | None = None
+
+    def level(self, utilisation: float) -> None:
+        """From now on the GPUs are used by so many percent, until it is said otherwise. Not to be mixed with steps."""
+        now = time.monotonic()
+        if self._level is not None:
+            self.joules += (now - self._begun) * self._level / 100 * self._watts
+        self._level = utilisation
+        self._line(now, utilisation)
 
     def step(self, seconds: float, utilisation: float) -> None:
         """A step of ``seconds`` ran at ``utilisation`` percent."""
@@ -58,7 +67,9 @@ class LoadFile:
     def write(self) -> None:
         """Write the mean utilisation since the last line."""
         now = time.monotonic()
-        utilisation = min(100.0, self._sum / max(now - self._begun, 1e-3))
+        self._line(now, min(100.0, self._sum / max(now - self._begun, 1e-3)))
+
+    def _line(self, now: float, utilisation: float) -> None:
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         # the laboratory's picture of power is worth no failed request (another user's file, no /dev/shm)
         with contextlib.suppress(OSError):
@@ -73,5 +84,7 @@ class LoadFile:
         """Write when no step does: an idle server still holds its memory. Runs until cancelled."""
         while True:
             await asyncio.sleep(self.period)
-            if time.monotonic() - self._begun >= self.period:
+            if self._level is not None:
+                self.level(self._level)
+            elif time.monotonic() - self._begun >= self.period:
                 self.write()

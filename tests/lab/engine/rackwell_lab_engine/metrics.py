@@ -59,6 +59,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
+        self.cached_tokens = 0
         self.generation_tokens = 0
         self.requests = 0
         self.aborted = 0
@@ -84,6 +85,7 @@ class Metrics:
         for name, value in (
             ("prompt_tokens_total", self.prompt_tokens),
             ("generation_tokens_total", self.generation_tokens),
+            ("cached_tokens_total", self.cached_tokens),
             ("num_requests_total", self.requests),
             ("num_aborted_requests_total", self.aborted),
         ):
