@@ -29,15 +29,18 @@ class Reason(Part):
 
 
 class Distribution(Part):
-    """Of one latency over all requests (of ``itl_ms``: over all gaps between chunks), in milliseconds."""
+    """Of one latency over all requests (of ``itl_ms``: over all gaps between chunks), in milliseconds.
+
+    Our own measurements have them all; None only where an imported run does not tell one.
+    """
 
     mean: float
-    min: float
-    max: float
+    min: float | None = None
+    max: float | None = None
     p50: float
-    p90: float
-    p95: float
-    p99: float
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
 
 
 class Latency(Part):
