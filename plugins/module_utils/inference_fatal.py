@@ -14,7 +14,10 @@ from typing import Any, Optional
 _LONGEST = 2000
 # so many hits of one pattern are remembered
 _MOST_HITS = 64
-_PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\[\d{4}-\d\d-\d\d[ T][^\]]*\]\s*|\[rank\d+\]:\s*|\((?:\w+ )?pid=\d+\)\s*)+")
+_PREFIX = re.compile(
+    r"^(?:\x1b\[[0-9;]*m|\[\d{4}-\d\d-\d\d[ T][^\]]*\]\s*|\[rank\d+\]:\s*|\((?:\w+ )?pid=\d+\)\s*"
+    r"|[\w.-]+:\d+:\d+ (?=\[\d+\] )|\[\d+\] (?=NCCL ))+"
+)
 # what may quote a client: logged requests, access lines; and the engine's own arguments
 _QUOTES = re.compile(r"^(?:Receive|Finish)\b|GenerateReqInput\(|EmbeddingReqInput\(|server_args=|\"(?:GET|POST|PUT) ")
 
@@ -63,15 +66,15 @@ class FatalRules:
             return set(self._hits.get(node, ()))
         if isinstance(node, list):
             return set().union(*(self._places(one) for one in node)) if node else set()
-        if any(self._places(one) for one in node.get("none") or []):
+        if any(self._places(one) for one in _list(node.get("none"))):
             return set()
         found: set[int] = set()
         if "all" in node:
-            found = self._chain(node["all"])
+            found = self._chain(_list(node["all"]))
             if not found:
                 return set()
         if "any" in node:
-            either = self._places(list(node["any"]))
+            either = self._places(_list(node["any"]))
             if not either:
                 return set()
             found = found | either
@@ -100,6 +103,10 @@ class FatalRules:
         return before or set()
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _leaf(node: Mapping[str, Any]) -> str:
     return str(node.get("re") or node.get("after") or node.get("before") or "")
 
@@ -112,6 +119,6 @@ def _leaves(node: Any) -> set[str]:
         return set().union(*(_leaves(one) for one in node)) if node else set()
     if not isinstance(node, dict) or set(node) - {"all", "any", "none", "re", "after", "before", "within"}:
         raise ValueError("not understood")
-    found = set().union(*(_leaves(node.get(key) or []) for key in ("all", "any", "none")))
+    found = set().union(*(_leaves(_list(node.get(key))) for key in ("all", "any", "none")))
     leaf = _leaf(node)
     return found | {leaf} if leaf else found

@@ -93,14 +93,22 @@ def last_error(lines: Sequence[str]) -> str:
 _HEAD, _BEFORE, _AFTER, _TAIL, _WIDTH = 150, 150, 150, 100, 1000
 
 
-def for_diagnosis(lines: Sequence[str]) -> list[str]:
+def for_diagnosis(lines: Sequence[str], scale: int = 1) -> list[str]:
     """A start's lines for its diagnosis, bounded: the beginning, what surrounds the first failure, and the end.
 
-    Without progress bars, access lines, usage text and secrets; what was left out is said.
+    Args:
+        scale: so many times as many as go into the result of a failed start.
+
+    Returns:
+        The lines without progress bars, access lines, usage text and secrets; what was left out is said.
     """
     kept = [redact(line[:_WIDTH]) for line in lines if not _DROPPED.search(line) and not _USAGE.search(line)]
     bad = next((i for i, line in enumerate(kept) if _TRACEBACK in line or _FATAL.search(line)), len(kept))
-    wanted = [range(_HEAD), range(bad - _BEFORE, bad + _AFTER), range(len(kept) - _TAIL, len(kept))]
+    wanted = [
+        range(_HEAD * scale),
+        range(bad - _BEFORE * scale, bad + _AFTER * scale),
+        range(len(kept) - _TAIL * scale, len(kept)),
+    ]
     places = sorted({place for part in wanted for place in part if 0 <= place < len(kept)})
     found: list[str] = []
     for place, before in zip(places, [-1, *places]):

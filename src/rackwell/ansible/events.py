@@ -221,7 +221,13 @@ def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool
         held=bool(res.get("held")) or codes <= _HELD,
         locked=codes <= _LOCKED,
         invalid=invalid,
+        journal=_journal(res),
     )
+
+
+def _journal(res: Mapping[str, Any]) -> tuple[str, ...]:
+    lines = res.get("journal")
+    return tuple(map(str, lines)) if isinstance(lines, list) else ()
 
 
 def _problems(host: str, data: Mapping[str, Any], res: Mapping[str, Any]) -> tuple[tuple[Problem, ...], bool]:

@@ -62,7 +62,11 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A task that failed, or a host that could not be reached."""
+    """A task that failed, or a host that could not be reached.
+
+    Attributes:
+        journal: what the start of a server that failed wrote, for its diagnosis.
+    """
 
     host: str
     role: str
@@ -74,6 +78,7 @@ class Failure:
     held: bool = False
     locked: bool = False
     invalid: bool = False
+    journal: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass

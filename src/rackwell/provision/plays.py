@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rackwell.ansible import runner
 from rackwell.ansible.results import PlayResult, Reported
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem
+from rackwell.provision import explaining
 from rackwell.provision.declared import Target
 from rackwell.provision.progress import Progress
+
+if TYPE_CHECKING:
+    from rackwell.diagnose import Facts
 
 GUARD_TASK = "Require a ready Proxmox host"
 """The task of the playbooks that stops a container whose host failed: a consequence, not a cause."""
@@ -59,14 +63,15 @@ def play(
     return result
 
 
-def problems(result: PlayResult, again: str) -> list[Problem]:
+def problems(result: PlayResult, again: str, facts: Facts | None = None) -> list[Problem]:
     """What to tell of `result`: causes without their consequences; where it stood when it was interrupted.
 
     Args:
         again: the command that goes on from here.
+        facts: versions and flags, for the diagnosis of a start that failed.
     """
     causes = [failure for failure in result.failures if failure.task != GUARD_TASK] or result.failures
-    found = list(dict.fromkeys(problem for failure in causes for problem in failure.problems))
+    found = explaining.all_explained(causes, facts)
     if result.interrupted:
         steps = ", ".join(f"'{label}' on {host}" for host, label in result.running) or "no step"
         found.insert(

@@ -11,7 +11,7 @@ from typing import Any
 from rackwell.ansible.results import Failure, PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import declared, gpus, plays
+from rackwell.provision import declared, explaining, gpus, plays
 from rackwell.provision.gpus import Kept, Seen
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
@@ -165,8 +165,8 @@ def _seen(played: PlayResult, container: str) -> tuple[Seen, list[Problem]]:
 def _problems(failures: list[Failure], found: Seen, container: str, again: str) -> list[Problem]:
     """What to tell: the gate's own line where it holds the server, and what was found now, once each."""
     if found.gate is None or not found.gate.held:
-        return list(dict.fromkeys(problem for failure in failures for problem in failure.problems))
-    others = [problem for failure in failures if not failure.held for problem in failure.problems]
+        return explaining.all_explained(failures)
+    others = explaining.all_explained(failure for failure in failures if not failure.held)
     command = again if again.endswith(RELEASE) else f"{again} {RELEASE}"
     held = found.gate.problem(container, f"mend it, then: {command}")
     return list(dict.fromkeys([*([held] if held else []), *others]))
@@ -217,7 +217,7 @@ def _item(name: str, payload: Mapping[str, Any] | None, failures: list[Failure],
 
 
 def _told(failures: list[Failure]) -> str:
-    return "; ".join(problem.what for failure in failures for problem in failure.problems)
+    return "; ".join(problem.what for problem in explaining.all_explained(failures))
 
 
 def _host(report: Mapping[str, Any]) -> tuple[bool, str]:
