@@ -11,7 +11,7 @@ from pathlib import Path
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
 
 
-def open_page(page: Path, profile: Path, *, size: str = "1280,2400") -> tuple[str, list[str]]:
+def open_page(page: Path, profile: Path, *, size: str = "1280,2400", dark: bool = False) -> tuple[str, list[str]]:
     """The document after its scripts ran, and what came on the console."""
     done = subprocess.run(
         [
@@ -27,6 +27,7 @@ def open_page(page: Path, profile: Path, *, size: str = "1280,2400") -> tuple[st
             "--host-resolver-rules=MAP * ~NOTFOUND",
             f"--user-data-dir={profile}",
             f"--window-size={size}",
+            f"--blink-settings=preferredColorScheme={0 if dark else 1}",
             "--enable-logging=stderr",
             "--v=0",
             "--dump-dom",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rackwell.bench.report.figures import share
+from rackwell.bench.report.figure import share
 from rackwell.page.scales import UNKNOWN, number
 
 if TYPE_CHECKING:

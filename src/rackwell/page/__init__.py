@@ -34,7 +34,7 @@ def render(package: str, context: dict[str, Any], filters: dict[str, Callable[..
     def load(name: str) -> str:
         return _read(__name__ if name in _SHARED else package, name)
 
-    style = _read(__name__, "base.css") + load("page.css")
+    style = _read(__name__, "base.css") + _read(__name__, "plot.css") + load("page.css")
     script = load("page.js") if resources.files(package).joinpath("page.js").is_file() else ""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(load),

@@ -8,6 +8,7 @@ without the script every marker still has its ``<title>``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -25,13 +26,20 @@ _ROOM = 48.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """One series. ``css``: class that gives its colour; ``label`` stands at its end unless ``quiet``."""
+    """One series. ``css``: class that gives its colour; ``label`` stands at its end unless ``quiet``.
+
+    Attributes:
+        spans: lowest and highest of several measurements at each place, drawn as a bar behind the mark.
+        told: whether the cursor tells its values; they are part of the document then.
+    """
 
     label: str
     values: Sequence[Value]
     css: str
     quiet: bool = False
     marks: bool = True
+    spans: Sequence[tuple[float, float] | None] = ()
+    told: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,8 +97,11 @@ def runs(xs: Sequence[float], ys: Sequence[Value]) -> list[list[tuple[float, flo
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
-    """The ``d`` of a polyline."""
-    return "M" + "L".join(f"{n(x)} {n(y)}" for x, y in points)
+    """The ``d`` of a polyline, each point relative to the one before, which is short."""
+    places = [(round(10 * x), round(10 * y)) for x, y in points]
+    steps = [(x - a, y - b) for (a, b), (x, y) in itertools.pairwise(places)]
+    moves = " ".join(f"{n(x / 10)} {n(y / 10)}" for x, y in steps)
+    return f"M{n(places[0][0] / 10)} {n(places[0][1] / 10)}" + (f"l{moves}" if moves else "")
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -154,13 +165,20 @@ def interactive(frame: Frame, xs: Sequence[float], names: Sequence[str]) -> str:
 def series(line: Line, xs: Sequence[float], y: Scale, form: Format, names: Sequence[str]) -> str:
     """A line with its markers; each marker says its value."""
     ys = [None if value is None else y(value) for value in line.values]
-    words = escape("|".join("" if v is None else form(v) for v in line.values), quote=True)
-    parts = [f'<g class="series {line.css}" data-label="{escape(line.label, quote=True)}" data-y="{words}">']
+    words = escape("|".join("" if v is None else form(v) for v in line.values), quote=True) if line.told else ""
+    values = f' data-y="{words}"' if line.told else ""
+    parts = [f'<g class="series {line.css}" data-label="{escape(line.label, quote=True)}"{values}>']
+    for x, span in zip(xs, line.spans, strict=False):
+        if span is not None and span[0] < span[1]:
+            ends = f'y1="{n(y(span[0]))}" y2="{n(y(span[1]))}"'
+            parts.append(f'<line class="span" x1="{n(x)}" x2="{n(x)}" {ends}/>')
     parts += [f'<path d="{path(run)}"/>' for run in runs(xs, ys) if len(run) > 1]
     if line.marks:
         for i, place in enumerate(ys):
             if place is not None:
                 told = f"{line.label}, {names[i]}: {form(line.values[i] or 0.0)}"
+                if i < len(line.spans) and (span := line.spans[i]) is not None:
+                    told += f", repeats from {form(span[0])} to {form(span[1])}"
                 parts.append(f'<circle cx="{n(xs[i])}" cy="{n(place)}" r="3.5"><title>{escape(told)}</title></circle>')
     parts.append("</g>")
     return "".join(parts)

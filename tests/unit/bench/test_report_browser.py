@@ -1,53 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a real browser: its script runs, nothing is refused or fetched, nothing is said on the console."""
+"""The pages in a real browser: scripts run, nothing is refused or fetched or said on the console, nothing overflows."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 
 import pytest
 from browser import open_page
 
-from rackwell.bench.report import render
-from rackwell.bench.result import BenchResult
+from rackwell import page as pages
+from rackwell.bench.report import FILTERS, PACKAGE, data, render, view
 
-from .conftest import crashed, point, run
+from . import sweeps
+
+#: Added to a page under test only: says what is wider than the window.
+PROBE = """addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("body *")].filter((each) => {
+    const inside = each.closest(".scroll, .canvas, pre");
+    return (!inside || inside === each) && each.getBoundingClientRect().right > innerWidth + 1
+      && getComputedStyle(each).position !== "absolute";
+  });
+  document.body.dataset.overflow = Math.max(0, document.documentElement.scrollWidth - innerWidth);
+  document.body.dataset.wide = wide.slice(0, 5).map((each) => each.tagName + "." + each.className).join(" ");
+  document.body.dataset.dark = String(matchMedia("(prefers-color-scheme: dark)").matches);
+  document.body.dataset.paper = getComputedStyle(document.body).backgroundColor;
+});"""
 
 
-@pytest.fixture
-def full() -> BenchResult:
-    return run([point(4, (200.0, 100.0, 120.0)), point(16, (700.0, 350.0, 400.0)), crashed(512)])
+@pytest.fixture(scope="module")
+def full() -> str:
+    """With every part that there is."""
+    result = sweeps.rich()
+    told = view.view(result, sweeps.before(seconds=10), sweeps.comparison(), sweeps.budgets(result))
+    return pages.render(PACKAGE, told.as_dict(), FILTERS, data.embedded(result))
 
 
-def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: BenchResult, baseline: BenchResult) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(render(full, baseline), encoding="utf-8")
-    document, console = open_page(page, tmp_path / "profile")
+def probed(page: str) -> str:
+    """The page with the probe in it, which its policy is told of."""
+    digest = base64.b64encode(hashlib.sha256(PROBE.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
+    return page.replace("</body>", f"<script>{PROBE}</script></body>")
+
+
+def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: str) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(full, encoding="utf-8")
+    document, console = open_page(file, tmp_path / "profile")
     assert console == []
-    for ident in ("throughput", "energy", "ttft", "itl", "power-4", "use-4", "power-16", "use-16"):
+    for ident in ("throughput-1024-512", "energy-1024-512", "ttft-8192-256", "versus", "steps", "p2p", "lengths"):
         assert f'<svg id="{ident}-plot"' in document
-    # the script has run: it shows the button, and a cursor in each plot
+    # the script has run: it shows the button, a cursor in each plot, and one of several
     assert '<button type="button" id="save">' in document
-    assert document.count('class="cursor"') == 7
+    assert document.count('class="cursor"') == full.count('tabindex="0" data-x=')
+    assert document.count('class="choice away"') == 1
+    assert document.count('class="choice away other"') + document.count('class="choice other away"') == 7
 
 
-def test_a_page_without_points_and_without_telemetry_opens_too(tmp_path: Path) -> None:
-    blind = point(4, (200.0, 100.0, 120.0))
-    blind["telemetry"] = None
-    for name, result in {"blind": run([blind]), "crashed": run([crashed(4)])}.items():
-        page = tmp_path / f"{name}.html"
-        page.write_text(render(result), encoding="utf-8")
-        document, console = open_page(page, tmp_path / name)
-        assert console == []
-        assert "</footer>" in document
-
-
-def test_what_a_server_says_does_not_become_script(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(render(run([crashed(512)])), encoding="utf-8")
-    document, console = open_page(page, tmp_path / "profile")
+@pytest.mark.parametrize(("width", "dark"), [(400, False), (1600, True)])
+def test_nothing_is_wider_than_the_window(tmp_path: Path, full: str, width: int, dark: bool) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(probed(full), encoding="utf-8")
+    document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
     assert console == []
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in document
+    assert 'data-wide=""' in document
+    assert 'data-overflow="0"' in document
+    assert f'data-dark="{str(dark).lower()}"' in document
+    assert ('data-paper="rgb(18, 20, 23)"' in document) is dark
+
+
+def test_pages_without_points_or_telemetry_and_of_hostile_text_open_too(tmp_path: Path) -> None:
+    blind = sweeps.point(4, sweeps.STORY[16], seconds=10)
+    blind["telemetry"] = None
+    results = {"blind": sweeps.run([blind]), "hostile": sweeps.hostile(), "imported": sweeps.imported()}
+    for name, result in results.items():
+        file = tmp_path / f"{name}.html"
+        file.write_text(probed(render(result)) if name == "hostile" else render(result), encoding="utf-8")
+        document, console = open_page(file, tmp_path / name, size="400,1200")
+        assert console == [], name
+        assert "</footer>" in document
+        assert "<script>alert" not in document
+        if name == "hostile":
+            assert 'data-overflow="0"' in document
 
 
 @pytest.mark.parametrize(
@@ -58,9 +93,9 @@ def test_what_a_server_says_does_not_become_script(tmp_path: Path) -> None:
         ('<p style="color: red">', "Content Security Policy"),
     ],
 )
-def test_the_policy_refuses_what_is_not_ours(tmp_path: Path, full: BenchResult, fault: str, told: str) -> None:
+def test_the_policy_refuses_what_is_not_ours(tmp_path: Path, fault: str, told: str) -> None:
     """Also shows that a fault in the page would be seen by the tests above."""
     page = tmp_path / "report.html"
-    page.write_text(render(full).replace("<footer>", f"{fault}<footer>"), encoding="utf-8")
+    page.write_text(render(sweeps.imported()).replace("<footer>", f"{fault}<footer>"), encoding="utf-8")
     _document, console = open_page(page, tmp_path / "profile")
     assert any(told in line for line in console)
