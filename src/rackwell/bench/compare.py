@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from rackwell.bench.attribution import attribute
 from rackwell.bench.compare_blocks import Load, Measurement, blocks, centres, loads, measurements, points, scores
 from rackwell.bench.compare_metrics import NOISE, Metric, select
+from rackwell.bench.compare_text import percent
 from rackwell.bench.compare_types import Comparison, Overall, Rejected, Row, Verdict
 from rackwell.bench.result import BenchResult
 from rackwell.bench.statistics import Interval, interval
@@ -129,7 +130,7 @@ def _row(
 
 def judge_interval(metric: Metric, found: Interval, min_effect: float, confidence: float) -> tuple[Verdict, str]:
     """The verdict on a ratio, and what it rests on."""
-    told = f"{found.ratio:.3g}x, {confidence:.0%} interval {found.low:.3g}x to {found.high:.3g}x"
+    told = f"{found.ratio:.3g}x, {percent(confidence)} interval {found.low:.3g}x to {found.high:.3g}x"
     least = 1 + min_effect
     more, less = found.low > 1 and found.ratio >= least, found.high < 1 and found.ratio <= 1 / least
     if more or less:
@@ -137,11 +138,13 @@ def judge_interval(metric: Metric, found: Interval, min_effect: float, confidenc
             return ("higher" if more else "lower"), told
         return ("faster" if more == (metric.better == "more") else "slower"), told
     if found.low > 1 / least and found.high < least:
-        return "same", f"{told}: inside the least effect of {min_effect:.0%}"
+        return "same", f"{told}: inside the least effect of {percent(min_effect)}"
     needed = found.needed(min_effect)
     enough = "" if min(found.blocks) >= needed else f"; about {needed} runs a side would tell"
     reason = (
-        "it holds 1" if found.low <= 1 <= found.high else f"it holds less than the least effect of {min_effect:.0%}"
+        "it holds 1"
+        if found.low <= 1 <= found.high
+        else f"it holds less than the least effect of {percent(min_effect)}"
     )
     return "inconclusive", f"{told}: {reason}{enough}"
 
@@ -196,7 +199,7 @@ def _notes(one: Sequence[BenchResult], two: Sequence[BenchResult], noise: float)
     if len(one) == len(two) == 1:
         yield (
             f"one run a side: how much a run differs from the next of the same thing is not known here; taken as "
-            f"{noise:.1%} (an assumption, --noise)"
+            f"{percent(noise)} (an assumption, --noise)"
         )
     elif len(one) == 1 or len(two) == 1:
         yield "one side is a single run: its spread is taken to be that of the other"

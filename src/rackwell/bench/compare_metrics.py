@@ -95,16 +95,11 @@ def _latency(kind: str, title: str, statistic: str, noise: float) -> Metric:
     def spread(point: BenchPoint) -> float:
         samples = [v for v in point.latency_samples.get(key, []) if v > 0]
         requests = point.requests.completed if point.requests else None
-        return statistics.spread_of_statistic(samples, _statistic(statistic), independent=requests)
+        if statistic == "mean":
+            return statistics.spread_of_mean(samples, requests)
+        return statistics.spread_of_quantile(samples, int(statistic[1:]) / 100, requests)
 
     return Metric(f"{kind}_{statistic}_ms", f"{title} {statistic}", "ms", "less", noise, value, spread)
-
-
-def _statistic(name: str) -> Callable[[Sequence[float]], float]:
-    if name == "mean":
-        return lambda ordered: sum(ordered) / len(ordered)
-    share = int(name[1:]) / 100
-    return lambda ordered: statistics.quantile(ordered, share)
 
 
 def _spread_of_rate(point: BenchPoint) -> float:

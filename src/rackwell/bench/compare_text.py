@@ -28,7 +28,11 @@ def lines(
         for run in side:
             yield f"{letter}  {_run(run)}", ""
     attribution = found.attribution
-    yield f"   {attribution.text}", attribution.verdict
+    if len(attribution.changes) > 1:
+        yield f"   {len(attribution.changes)} things changed, so no cause is named:", attribution.verdict
+        yield from ((f"     {change.text}", "") for change in attribution.changes)
+    else:
+        yield f"   {attribution.text}", attribution.verdict
     if attribution.suggestion:
         yield f"   {attribution.suggestion}", ""
     yield "", ""
@@ -41,6 +45,10 @@ def lines(
 
 def _metric(rows: Sequence[Row], lengths: Sequence[tuple[int, int]], found: Comparison) -> Iterator[Line]:
     unit = f", {rows[0].unit}" if rows[0].unit else ""
+    if all(row.ratio is None for row in rows) and len({row.why for row in rows}) == 1:
+        yield f"{rows[0].title}{unit}: not comparable: {rows[0].why}", "not-comparable"
+        yield "", ""
+        return
     yield f"{rows[0].title}{unit}", "title"
     head, why = (HEAD if len(lengths) < 2 else ("in/out", *HEAD)), []
     cells: list[tuple[str, ...]] = []
@@ -50,9 +58,8 @@ def _metric(rows: Sequence[Row], lengths: Sequence[tuple[int, int]], found: Comp
             cells.append((*place, f"{row.load[2]:,}", "", "", "", "", "not comparable"))
             why.append(f"at {row.load[2]:,} streams {row.why}")
         else:
-            said = row.verdict + ("" if row.verdict != "inconclusive" else _enough(row))
             values = (number(row.baseline), number(row.candidate), ratio(row.ratio))
-            cells.append((*place, f"{row.load[2]:,}", *values, f"{ratio(row.low)} to {ratio(row.high)}", said))
+            cells.append((*place, f"{row.load[2]:,}", *values, f"{ratio(row.low)} to {ratio(row.high)}", _verdict(row)))
     widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head) - 1)]
     yield _columns(head, widths), "head"
     for cell, row in zip(cells, rows, strict=True):
@@ -70,10 +77,17 @@ def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(["", *(c.rjust(w) for c, w in zip(cells, widths, strict=False)), cells[-1]]).rstrip()
 
 
-def _enough(row: Row) -> str:
-    """How many runs would tell, as the reason says it."""
-    _, found, tail = row.why.partition("; about ")
-    return f" (~{tail.split()[0]} runs a side)" if found else ""
+def _verdict(row: Row) -> str:
+    """With how much faster it is; of what is inconclusive, how many runs would tell, as the reason says it."""
+    if row.verdict == "inconclusive":
+        _, found, tail = row.why.partition("; about ")
+        return f"inconclusive (~{tail.split()[0]} runs a side)" if found else row.verdict
+    if row.ratio is None or row.verdict == "same":
+        return row.verdict
+    factor = max(row.ratio, 1 / row.ratio)
+    if factor >= 1.2:
+        return f"{ratio(factor)} {row.verdict}"
+    return f"{100 * abs(row.ratio - 1):.0f} % {row.verdict}"
 
 
 def _rest(found: Comparison) -> Iterator[Line]:
@@ -86,12 +100,17 @@ def _rest(found: Comparison) -> Iterator[Line]:
             yield f"only {side} measured: {', '.join(map(load, alone))}", ""
     for note in found.notes:
         yield f"note: {note}", ""
-    yield f"A difference counts from {found.min_effect:.0%}; intervals hold {found.confidence:.0%}.", ""
+    yield f"A difference counts from {percent(found.min_effect)}; intervals are of {percent(found.confidence)}.", ""
 
 
 def load(of: Load) -> str:
     """A load in words."""
     return f"{of[2]:,} stream{'' if of[2] == 1 else 's'} ({of[0]:,} in, {of[1]:,} out)"
+
+
+def percent(share: float) -> str:
+    """Such as ``3 %``."""
+    return f"{100 * share:.3g} %"
 
 
 def ratio(value: float) -> str:

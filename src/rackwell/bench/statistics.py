@@ -10,10 +10,11 @@ ratio and its inverse are then equally far from 1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 PRIOR = 8
 """As how many seen deviations the declared noise counts."""
@@ -77,9 +78,10 @@ def interval(
         raise ValueError("a side without a measurement")
     estimate = _mean(b) - _mean(a)
     pool, variance, freedom = _deviations([*a, *b], noise)
-    drawn = _draws(pool, variance, freedom, [len(g) for g in a], [len(g) for g in b], replicates, seed)
-    tail = (1 - confidence) / 2
-    low, high = quantile(drawn, tail), quantile(drawn, 1 - tail)
+    sizes = tuple(map(len, a)), tuple(map(len, b))
+    drawn = _draws(pool, freedom, *sizes, replicates, seed) if freedom > PRIOR else _declared(*sizes, replicates, seed)
+    tail, root = (1 - confidence) / 2, math.sqrt(variance)
+    low, high = quantile(drawn, tail) * root, quantile(drawn, 1 - tail) * root
     return Interval(
         math.exp(estimate),
         math.exp(estimate - high),
@@ -110,27 +112,30 @@ def _deviations(groups: Side, noise: float) -> tuple[list[tuple[float, float]], 
     variance = (PRIOR * prior + freedom * observed) / (PRIOR + freedom)
     if freedom >= 2:
         variance = max(variance, observed)
-    root = math.sqrt(prior)
-    pool = [(root * z, PRIOR / len(_GRID)) for z in _GRID]
-    pool += [(d, freedom / len(seen)) for d in seen]
-    total = sum(weight for _, weight in pool)
-    raw = sum(weight * d * d for d, weight in pool) / total
-    scale = math.sqrt(variance / raw) if raw > 0 else 0.0
-    return [(d * scale, weight) for d, weight in pool], variance, PRIOR + freedom
+    # in units of their own standard deviation
+    root, pool = math.sqrt(prior), [(0.0, 1.0)]
+    if prior > 0 or observed > 0:
+        pool = [(root * z, PRIOR / len(_GRID)) for z in _GRID] + [(d, freedom / len(seen)) for d in seen]
+        raw = math.sqrt(sum(weight * d * d for d, weight in pool) / sum(weight for _, weight in pool))
+        pool = [(d / raw, weight) for d, weight in pool]
+    return pool, variance, PRIOR + freedom
+
+
+@functools.lru_cache(maxsize=64)
+def _declared(sizes_a: tuple[int, ...], sizes_b: tuple[int, ...], replicates: int, seed: int) -> Sequence[float]:
+    """Draws where nothing but the declared noise is known: the same for every metric."""
+    return _draws([(z, 1.0) for z in _GRID], PRIOR, sizes_a, sizes_b, replicates, seed)
 
 
 def _draws(
     pool: list[tuple[float, float]],
-    variance: float,
     freedom: float,
-    sizes_a: list[int],
-    sizes_b: list[int],
+    sizes_a: tuple[int, ...],
+    sizes_b: tuple[int, ...],
     replicates: int,
     seed: int,
 ) -> list[float]:
-    """Deviations of the estimate, sorted: what it may be off by."""
-    if variance == 0:
-        return [0.0] * replicates
+    """Deviations of the estimate, sorted: what it may be off by, in standard deviations of a block."""
     rng = random.Random(seed)  # noqa: S311 - the same figures each time
     values = [d for d, _ in pool]
     weights = [w for _, w in pool]
@@ -154,33 +159,34 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def spread_of_statistic(
-    samples: Sequence[float],
-    statistic: Callable[[Sequence[float]], float],
-    *,
-    independent: float | None = None,
-    replicates: int = 100,
-    seed: int = SEED,
-) -> float:
-    """Variance of the logarithm of a statistic of requests, by drawing them anew.
+def spread_of_quantile(samples: Sequence[float], share: float, independent: float | None = None) -> float:
+    """Variance of the logarithm of a quantile of requests.
+
+    Their ranks are binomial: the quantile lies between its neighbours one standard deviation of the rank away.
 
     Args:
-        samples: of the requests, possibly thinned. statistic: of sorted samples.
-        independent: number of requests behind them: thinned samples stand for more, and the gaps within one
-            request for fewer.
+        samples: of the requests, possibly thinned. independent: number of requests behind them; the samples' own when
+            None. Gaps within one request are no further requests.
     """
-    count = len(samples)
-    if count < 5:
+    count = independent or len(samples)
+    if len(samples) < 5 or count < 2:
         return 0.0
-    rng = random.Random(seed)  # noqa: S311 - the same figures each time
     ordered = sorted(samples)
-    found = []
-    for _ in range(replicates):
-        value = statistic(sorted(rng.choices(ordered, k=count)))
-        if value <= 0:
-            return 0.0
-        found.append(math.log(value))
-    return statistics.pvariance(found) * count / max(independent or count, 1)
+    apart = math.sqrt(share * (1 - share) / count)
+    low, high = quantile(ordered, max(share - apart, 0.0)), quantile(ordered, min(share + apart, 1.0))
+    if low <= 0:
+        return 0.0
+    # at the end of the scale one neighbour is missing
+    width = min(share + apart, 1.0) - max(share - apart, 0.0)
+    return (math.log(high / low) * apart / width) ** 2
+
+
+def spread_of_mean(samples: Sequence[float], independent: float | None = None) -> float:
+    """Variance of the logarithm of a mean of requests."""
+    if len(samples) < 5:
+        return 0.0
+    middle = statistics.fmean(samples)
+    return statistics.variance(samples) / (independent or len(samples)) / (middle * middle) if middle > 0 else 0.0
 
 
 def spread_of_rate(per_second: Iterable[float | None], batches: int = 10) -> float:

@@ -17,7 +17,15 @@ from gate_verdicts import Design, run, simulate, verdicts
 
 from rackwell.bench.compare_gate import judge
 from rackwell.bench.result import BenchResult
-from rackwell.bench.statistics import Block, Interval, interval, quantile, spread_of_rate, spread_of_statistic
+from rackwell.bench.statistics import (
+    Block,
+    Interval,
+    interval,
+    quantile,
+    spread_of_mean,
+    spread_of_quantile,
+    spread_of_rate,
+)
 
 
 def normal(rng: random.Random, count: int, noise: float, middle: float = 0.0) -> list[Block]:
@@ -88,17 +96,19 @@ def test_quantiles_are_between_neighbours() -> None:
     assert quantile([7.0], 0.99) == 7.0
 
 
-def test_requests_say_how_sure_their_median_is() -> None:
-    """Of n exponential times the standard deviation of the log median is near 1 / (ln 2 sqrt n)."""
+def test_requests_say_how_sure_their_percentiles_are() -> None:
+    """Of n exponential times: (1 / n) (1 - p) / p over the squared slope, against drawing them anew."""
     rng = random.Random(5)
     times = [rng.expovariate(1.0) for _ in range(400)]
-    seen = spread_of_statistic(times, lambda o: quantile(o, 0.5), replicates=400)
-    assert math.sqrt(seen) == pytest.approx(1 / (math.log(2) * 20), rel=0.4)
+    for share in (0.5, 0.9, 0.99):
+        anew = [math.log(quantile(sorted(rng.choices(times, k=400)), share)) for _ in range(200)]
+        drawn = sum((v - sum(anew) / 200) ** 2 for v in anew) / 200
+        assert math.sqrt(spread_of_quantile(times, share)) == pytest.approx(math.sqrt(drawn), rel=0.5)
     # thinned samples of four times as many requests
-    assert spread_of_statistic(times, lambda o: quantile(o, 0.5), independent=1600) == pytest.approx(
-        spread_of_statistic(times, lambda o: quantile(o, 0.5)) / 4
-    )
-    assert spread_of_statistic([1.0, 2.0], lambda o: o[0]) == 0.0
+    ratio = spread_of_quantile(times, 0.5) / spread_of_quantile(times, 0.5, 1600)
+    assert math.sqrt(ratio) == pytest.approx(2, rel=0.3)
+    assert math.sqrt(spread_of_mean(times)) == pytest.approx(1 / 20, rel=0.1)
+    assert spread_of_quantile([1.0, 2.0], 0.5) == spread_of_mean([1.0, 2.0]) == 0.0
 
 
 def test_seconds_say_how_sure_a_rate_is() -> None:

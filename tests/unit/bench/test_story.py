@@ -12,6 +12,7 @@ from rackwell.bench.compare_gate import judge
 from rackwell.bench.compare_text import lines
 from rackwell.bench.report.figure import share
 from rackwell.bench.result import BenchResult, Telemetry
+
 from . import story_runs as story
 from .conftest import ORIGIN, record
 
