@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from rackwell_lab_engine.deaths import DEATHS
+
 FILE = "rackwell-lab-engine.json"
 VARIABLE = "RACKWELL_LAB_ENGINE"
 
@@ -29,6 +31,8 @@ class Faults:
 
     Attributes:
         die_while_loading: a scheduler raises while loading; text of the exception (true: a usual one).
+        die_as: a name of :mod:`deaths`: it ends as the real engine does of that, in its words. With `never_ready` it
+            says so and hangs.
         never_ready: ``"closed"``: the port never opens; ``"unhealthy"``: it opens, and /health stays 503.
         hang_after_requests: from the n-th request on nothing is answered any more, health included.
         crash_after_requests: the n-th request kills a scheduler, and it the server.
@@ -39,6 +43,7 @@ class Faults:
     """
 
     die_while_loading: bool | str = False
+    die_as: str = ""
     never_ready: Literal["", "closed", "unhealthy"] = ""
     hang_after_requests: int | None = None
     crash_after_requests: int | None = None
@@ -113,6 +118,8 @@ def from_dict(data: Mapping[str, Any]) -> Behaviour:
     if values.get("exact"):
         values["exact"] = _exact(values["exact"])
     faults = Faults(**values.pop("faults", {}))
+    if faults.die_as and faults.die_as not in DEATHS:
+        raise BehaviourError(f"faults.die_as: {faults.die_as!r} is none of {', '.join(DEATHS)}")
     if faults.never_ready not in ("", "closed", "unhealthy"):
         raise BehaviourError(f"faults.never_ready: {faults.never_ready!r} is none of closed, unhealthy")
     if faults.output not in ("", "garbage", "empty", "wrong", "short"):

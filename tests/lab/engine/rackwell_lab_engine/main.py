@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rackwell_lab_engine import behaviour as behaviours
-from rackwell_lab_engine import caches, log, source, text
+from rackwell_lab_engine import caches, deaths, log, source, text
 from rackwell_lab_engine import flags as command_line
 from rackwell_lab_engine.api import Api
 from rackwell_lab_engine.behaviour import Behaviour
@@ -69,6 +69,7 @@ class Engine:
         self.ranks: list[int | None] = list(range(flags["tp_size"])) if flags["tp_size"] > 1 else [None]
         self.context = int(flags["context_length"] or model.get("max_position_embeddings", behaviour.context_length))
         self.max_running = flags["max_running_requests"] or 1024
+        self.death = deaths.DEATHS.get(behaviour.faults.die_as)
 
     def _all_ranks(self, message: str) -> None:
         for rank in self.ranks:
@@ -82,6 +83,20 @@ class Engine:
         else:
             log.line("Received sigquit from a child process. It usually means the child failed.")
         _kill_self()
+
+    async def _die(self, death: deaths.Death) -> None:
+        """Say what the real engine says of it, and end; or hang, as it does when a child waits for another."""
+        for line in death.before:
+            self._all_ranks(line)
+        for line in death.raw.splitlines():
+            log.line(line)
+        if self.behaviour.faults.never_ready and death.error:
+            self._all_ranks(death.error)
+        if self.behaviour.faults.never_ready:
+            await asyncio.Event().wait()
+        if death.raw:
+            _kill_self()
+        self._crash(death.error, serving=death.stage == deaths.SERVE)
 
     def _stages(self) -> list[str]:
         """What is said while loading, one line per equal part of the time."""
@@ -111,6 +126,8 @@ class Engine:
         begin = time.monotonic()
         for number, stage in enumerate(stages, 1):
             self._all_ranks(stage)
+            if self.death is not None and self.death.stage == deaths.LOAD and stage.startswith("Load weight begin"):
+                await self._die(self.death)
             died = self.behaviour.faults.die_while_loading
             if died and stage.startswith("Load weight begin"):
                 self._crash(died if isinstance(died, str) else _OUT_OF_MEMORY, serving=False)
@@ -176,6 +193,9 @@ class Engine:
             pass
         api.ready = True
         log.line("The server is fired up and ready to roll!")
+        if self.death is not None and self.death.stage == deaths.SERVE:
+            await asyncio.sleep(0.5)
+            await self._die(self.death)
 
     def _handle_signals(self, api: Api) -> asyncio.Event:
         """SIGTERM drains and kills, SIGQUIT kills, SIGINT ends well (the event that is returned)."""
@@ -235,6 +255,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         behaviour = behaviours.read(path)
     except behaviours.BehaviourError as error:
         return _refuse(package, f"rackwell_lab_engine.behaviour.BehaviourError: {error}")
+    death = deaths.DEATHS.get(behaviour.faults.die_as)
+    if death is not None and death.stage == deaths.PARSE:
+        if not death.raw:
+            return _refuse(package, death.error)
+        sys.stderr.write(death.raw)
+        return death.code
     derived = model.get("max_position_embeddings", behaviour.context_length)
     if (flags["context_length"] or 0) > derived:
         return _refuse(
