@@ -118,7 +118,8 @@ def is_bundle(path: Path) -> bool:
     """Whether a file looks like a bundle: a gzipped tar whose first member is the index."""
     try:
         with path.open("rb") as stream:
-            head = zlib.decompressobj(31).decompress(stream.read(2048), 512) if stream.read(2) == b"\x1f\x8b" else b""
+            packed = stream.read(4096)
+        head = zlib.decompressobj(31).decompress(packed, 512) if packed[:2] == b"\x1f\x8b" else b""
     except (OSError, zlib.error):
         return False
     return head.startswith(f"{ROOT}/{INDEX}".encode())
