@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rackwell.bench.result import ProfileRef, Release
+from rackwell.errors import Problem
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.site import yamlsource
@@ -75,6 +76,11 @@ def hide(value: Any, hidden: list[str]) -> Any:
     if isinstance(value, list | tuple):
         return [hide(one, hidden) for one in value]
     return value
+
+
+def hide_problems(problems: list[Problem], hidden: list[str]) -> list[Problem]:
+    """`problems` without secrets."""
+    return [Problem(**hide(problem.as_dict(), hidden)) for problem in problems]
 
 
 def release_reference(built: Built) -> Release:

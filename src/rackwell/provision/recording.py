@@ -121,12 +121,18 @@ def explained(point: BenchPoint) -> BenchPoint:
     """A point whose server died, with what its last lines mean; as it is where nothing is known of them."""
     if point.status != "crashed" or point.findings or not point.lines:
         return point
-    with contextlib.suppress(ImportError):
+    return point.model_copy(update={"findings": findings(point.lines)})
+
+
+def findings(lines: list[str]) -> list[dict[str, Any]]:
+    """What is known of failures that these lines tell of, as ``rackwell diagnose`` finds it; empty for nothing."""
+    if not lines:
+        return []
+    with contextlib.suppress(RackwellError, OSError):
         from rackwell.diagnose import diagnose
 
-        found = [finding.as_dict() for finding in diagnose(point.lines).findings]
-        return point.model_copy(update={"findings": found})
-    return point
+        return [finding.as_dict() for finding in diagnose(lines).findings]
+    return []
 
 
 def unpack(raw: Path, entry: Path, hidden: list[str]) -> int:

@@ -59,7 +59,7 @@ def differences(run: BenchResult, wanted: BenchResult) -> Iterator[str]:
     if run.environment.get("client_build") != wanted.environment.get("client_build"):
         yield "its load generator was another release"
     if _variant(run) != _variant(wanted):
-        yield "it belongs to another matrix" if _variant(run) else "it belongs to no matrix"
+        yield "it is a step of another matrix" if _variant(run) else "it is no step of this matrix"
 
 
 def _variant(run: BenchResult) -> Any:
