@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``sglang.bench_serving`` of 0.5.9 is told and what it tells: its command line, and its one JSON line made small.
+"""What the engine's own load generator is told and what it tells: its arguments, and its one JSON line made small.
 
-The client has habits that this module exists for (read in its source, seen in its runs):
+It is ``sglang.bench_serving`` of 0.5.9 and ``sglang.benchmark.serving`` of later releases (read: 0.5.16 and 0.5.23),
+which take the same arguments and write the same keys, the later ones some more. It has habits that this module exists
+for (read in its source, seen in its runs):
 
 * it leaves with 0 when requests failed, and counts an answer without a single token as a success;
 * it credits an answer with the tokens *asked for* unless the server says in each chunk how many there were, so the
@@ -38,11 +40,11 @@ _KEPT_SERVER_INFO = ("version", "model_path", "served_model_name", "tp_size")
 _LONGEST_LINE = 400
 
 
-def command(python: str, options: Mapping[str, Any], output_file: str) -> List[str]:
-    """The client's command line.
+def arguments(options: Mapping[str, Any], output_file: str) -> List[str]:
+    """What stands behind the module's name. The OpenAI endpoint always: with the native one the client counts requests
+    that were rejected as served.
 
     Args:
-        python: interpreter of the client's environment.
         options: ``host``, ``port``, ``served_name``, ``tokenizer``, ``concurrency``, ``num_prompts``, ``input_tokens``,
             ``output_tokens``, ``seed``, ``warmup_requests``.
         output_file: the client *appends* its line there.
@@ -51,7 +53,6 @@ def command(python: str, options: Mapping[str, Any], output_file: str) -> List[s
         {"stream_options": {"include_usage": False, "continuous_usage_stats": True}}, separators=(",", ":")
     )
     return [
-        python, "-m", "sglang.bench_serving",
         "--backend", "sglang-oai",
         "--host", str(options["host"]),
         "--port", str(options["port"]),
@@ -89,11 +90,12 @@ def parse_output(text: str) -> Optional[Dict[str, Any]]:
     return None
 
 
-def scrub(line: Mapping[str, Any]) -> Dict[str, Any]:
-    """The client's line without the server's secrets and without the generated texts."""
+def scrub(line: Mapping[str, Any], **more: Any) -> Dict[str, Any]:
+    """The client's line without the server's secrets and without the generated texts; with what else is to be kept."""
     clean = {key: value for key, value in line.items() if key != "generated_texts"}
     info = line.get("server_info")
     clean["server_info"] = {k: info[k] for k in _KEPT_SERVER_INFO if k in info} if isinstance(info, dict) else None
+    clean.update(more)
     return clean
 
 
@@ -126,7 +128,8 @@ def summarise(line: Mapping[str, Any], options: Mapping[str, Any]) -> Dict[str, 
     lens = [int(v) for v in line.get("output_lens") or []]
     texts = [str(v or "") for v in line.get("errors") or []]
     good = [i for i, text in enumerate(texts) if not text]
-    spoke = [i for i in good if ttfts[i] > 0]
+    malformed = {i for i in good if ttfts[i] < 0 or any(float(gap) < 0 for gap in itls[i])}
+    spoke = [i for i in good if ttfts[i] > 0 and i not in malformed]
     chunks = sum(1 + len(itls[i]) for i in spoke)
     credited = sum(lens[i] for i in good)
     latency = {
@@ -141,7 +144,8 @@ def summarise(line: Mapping[str, Any], options: Mapping[str, Any]) -> Dict[str, 
             "requested": asked,
             "completed": int(line.get("completed") or 0),
             "failed": asked - int(line.get("completed") or 0),
-            "without_tokens": len(good) - len(spoke),
+            "without_tokens": len(good) - len(spoke) - len(malformed),
+            "malformed": len(malformed),
         },
         "tokens": {
             "input": int(line.get("total_input_tokens") or 0),
@@ -192,6 +196,15 @@ def judge(summary: Mapping[str, Any]) -> List[Dict[str, str]]:
                 "%d of %d requests failed" % (requests["failed"], requests["requested"]),
                 'most often: "%s"' % errors[0]["text"] if errors else "the client names no error",
                 "read the server's journal of that time; lower the concurrency when it ran out of slots",
+            )
+        )
+    if requests["malformed"]:
+        found.append(
+            reason(
+                "bench-stream-malformed",
+                "%d answers have a token before its request, or before the token ahead of it" % requests["malformed"],
+                "the stream of the server, or the client's reading of it, is broken",
+                "look at one streamed answer of the server by hand",
             )
         )
     if requests["without_tokens"]:

@@ -4,14 +4,21 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import gzip
 import json
 import os
-import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_telemetry, bench_unit
+from ansible_collections.rackwell.gpu.plugins.module_utils import (
+    bench_answers,
+    bench_client,
+    bench_clients,
+    bench_clock,
+    bench_judge,
+    bench_telemetry,
+    bench_unit,
+    bench_window,
+)
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
         def state(self) -> str: ...
         def answers(self) -> bool: ...
         def lines(self) -> List[str]: ...
+        def known_answer(self, sane: Optional[Mapping[str, Any]], when: str) -> List[Dict[str, str]]: ...
 
 
 SCHEMA = "rackwell.bench_point/1"
@@ -41,16 +49,8 @@ _ECHO = (
     "seed",
     "warmup_requests",
 )
-
-
-def utc(wall: float) -> str:
-    """Seconds since the epoch as ISO 8601."""
-    return dt.datetime.fromtimestamp(wall, dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def utc_now() -> str:
-    """Now, as ISO 8601."""
-    return utc(time.time())
+#: what the user's files are packed into, for root
+OUTPUT, RECORD = "out.jsonl.gz", "telemetry.json.gz"
 
 
 class Reading:
@@ -58,8 +58,8 @@ class Reading:
 
     Args:
         directory: where the unit left its files.
-        options: the module's options. command: the client's command line, for the record.
-        client_version: as installed. server: asked only when something is amiss.
+        options: the module's options. client: the load generator that runs.
+        server: asked when something is amiss, and for the answer that it must know.
         owner: id of the service user, whose files alone are believed below ``client/``.
     """
 
@@ -67,15 +67,13 @@ class Reading:
         self,
         directory: str,
         options: Mapping[str, Any],
-        command: List[str],
-        client_version: Optional[str],
+        client: bench_clients.Client,
         server: Server,
         owner: int,
     ) -> None:
         self.directory = directory
         self.options = options
-        self.command = command
-        self.client = {"name": "sglang.bench_serving", "version": client_version}
+        self.client = client
         self.server = server
         self.owner = owner
 
@@ -97,8 +95,10 @@ class Reading:
             reasons=reasons or [],
             remarks=[],
             lines=[],
-            command=self.command,
-            client=self.client,
+            # not the directory, which is of this measurement: so that it can be run again anywhere
+            command=self.client.command(self.options, ""),
+            client=self.client.about(),
+            directory=self.directory,
         )
         found.update(more)
         return found
@@ -109,14 +109,15 @@ class Reading:
         context = bench_unit.read_json(self.path("context.json")) or {}
         more = {"started_utc": context.get("started_utc"), "exit_status": ended[2]}  # type: Dict[str, Any]
         restarted = bool(context.get("server")) and context["server"] != self.server.state()
-        line = self.client_line()
+        line, record = self.client_line(), self.record()
         if line is None or ended[0] != "success":
             return self._without_numbers(ended[0], ended[2], restarted, more)
+        remarks = [str(remark) for remark in context.get("remarks") or []]
         try:
             summary = bench_client.summarise(line, self.options)
             json.dumps(summary, allow_nan=False)
             reasons = bench_client.judge(summary)
-            remarks = bench_client.remarks(summary, self.options["concurrency"])
+            remarks += bench_client.remarks(summary, self.options["concurrency"])
         except _MALFORMED as error:
             return self._malformed(error, more)
         info = line.get("server_info") or {}
@@ -127,52 +128,185 @@ class Reading:
         )
         if restarted or (reasons and not self.server.answers()):
             return self.result("crashed", [self._died(), *reasons], lines=self.server.lines(), **dict(more))
-        telemetry = self._telemetry(summary["throughput"]["duration_s"], more["remarks"])
-        return self.result("measured", reasons, telemetry=telemetry, **more)
+        more["sanity"] = bench_judge.sane(line["sanity"], self._asked(context), reasons)
+        more.update(self._aside(line, record, summary, context, reasons, remarks))
+        return self.result("measured", reasons, **more)
 
-    def client_line(self) -> Optional[Dict[str, Any]]:
-        """The client's line, which is scrubbed of secrets and packed on the host the first time it is read."""
-        packed = self.path("out.jsonl.gz")
-        if os.path.exists(packed):
-            with gzip.open(packed, "rt", encoding="utf-8") as stream:
-                kept = bench_client.parse_output(stream.read())
-            return None if kept is None else dict(kept)
-        line = bench_client.parse_output(bench_unit.read_text(self.client_path("out.jsonl"), self.owner))
-        if line is None:
-            return None
-        line = dict(bench_client.scrub(line))
-        # a controller that was cut off may have left a reader behind, which does the same at the same time
-        partial = "%s.%d" % (packed, os.getpid())
-        with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as stream:
-            stream.write(json.dumps(line) + "\n")
-        os.replace(partial, packed)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.client_path("out.jsonl"))
-        return line
+    def _aside(
+        self,
+        line: Mapping[str, Any],
+        record: Optional[Dict[str, Any]],
+        summary: Mapping[str, Any],
+        context: Mapping[str, Any],
+        reasons: List[Dict[str, str]],
+        remarks: List[str],
+    ) -> Dict[str, Any]:
+        """What recorder, watch and the server's metrics tell beside the client's figures.
 
-    def _telemetry(self, duration: float, remarks: List[str]) -> Optional[Dict[str, Any]]:
-        """Telemetry of the window; what is missing is added to the remarks."""
-        telemetry = bench_unit.read_json(self.client_path("telemetry.json"), self.owner)
+        Each part is by itself: a malformed file costs what is in it, and no more.
+        """
+        found = {"telemetry": None}  # type: Dict[str, Any]
+        duration = float(summary["throughput"]["duration_s"])
+        watch = (record or {}).get("client")
+        watch = watch if isinstance(watch, dict) else {}
         try:
-            window = bench_window(telemetry, duration)
-            if telemetry is None or window is None:
-                remarks.append("No GPU telemetry: the recorder left no window.")
-                return None
-            reduced = bench_telemetry.reduce(telemetry, window.pop("start"), duration)
-            json.dumps([reduced, window], allow_nan=False)
+            found["latency_samples"] = bench_window.latency_samples(line)
+            window = bench_clock.window_of(record, watch, line, self.client, duration)
         except _MALFORMED as error:
             remarks.append("No GPU telemetry: the recorder's file is malformed (%s)." % error)
-            return None
+            return found
+        if record is None or window is None:
+            remarks.append("No GPU telemetry: the recorder left no window.")
+            return found
+        edges = (window["start"], window["start"] + window["duration_s"])
+        self._safely("GPU telemetry", remarks, lambda: self._telemetry(found, record, window, reasons, remarks))
+        self._safely(
+            "account of the client's load",
+            remarks,
+            lambda: self._loads(found, line, record, watch, edges, context, reasons, remarks),
+        )
+        self._safely("look at the clocks", remarks, lambda: bench_judge.clock_skew(record, edges, reasons))
+        return found
+
+    def _safely(self, what: str, remarks: List[str], part: Any) -> None:
+        try:
+            part()
+        except _MALFORMED as error:
+            remarks.append("No %s: the recorder's file is malformed (%s)." % (what, error))
+
+    def _loads(
+        self,
+        found: Dict[str, Any],
+        line: Mapping[str, Any],
+        record: Mapping[str, Any],
+        watch: Mapping[str, Any],
+        edges: Tuple[float, float],
+        context: Mapping[str, Any],
+        reasons: List[Dict[str, str]],
+        remarks: List[str],
+    ) -> None:
+        """Steady part, timeline, client and server."""
+        concurrency = int(self.options["concurrency"])
+        requests = bench_window.requests_of(line, bench_clock.starts_of(record, watch, line))
+        server = record.get("server") if isinstance(record.get("server"), dict) else {}
+        samples = list(server.get("samples") or [])
+        steady = bench_window.steady(requests, concurrency, float(self.options["steady_share"]), edges)
+        timeline = bench_window.timeline(requests, samples, edges)
+        bad, said = [], []  # type: List[Dict[str, str]], List[str]
+        load = bench_judge.client_load(watch, requests, steady, samples, edges, concurrency, bad, said)
+        told = bench_judge.server_load(server, edges)
+        flush = bench_judge.flush(list(watch.get("flush") or []), context.get("flush") or {}, told, bad, said)
+        parts = {
+            "steady": steady,
+            "timeline": timeline,
+            "client_load": load,
+            "server_load": told,
+            "flush": flush,
+            "foreign": bench_judge.foreign(
+                record, self.server.unit, bench_telemetry.find_line(record, self.client.warm_line), bad, said
+            ),
+        }
+        json.dumps([parts, bad, said], allow_nan=False)
+        found.update(parts)
+        reasons += bad
+        remarks += said
+
+    def _telemetry(
+        self,
+        found: Dict[str, Any],
+        record: Mapping[str, Any],
+        window: Dict[str, Any],
+        reasons: List[Dict[str, str]],
+        remarks: List[str],
+    ) -> None:
+        """Telemetry of the window; what is missing is added to the remarks."""
+        start, duration = window["start"], window["duration_s"]
+        reduced = bench_telemetry.reduce(record, start, duration)
+        shown = {key: value for key, value in window.items() if key != "start"}
+        json.dumps([reduced, shown], allow_nan=False)
+        found["telemetry"] = dict(reduced, window=shown)
         if not reduced["samples"]:
-            told = telemetry.get("telemetry")
+            told = record.get("telemetry")
             why = (told.get("why") if isinstance(told, dict) else None) or "no sample lies in the window"
             remarks.append("No GPU telemetry: %s." % str(why).rstrip("."))
-        elif duration < SHORT_WINDOW_S:
+            return
+        if duration < SHORT_WINDOW_S:
             remarks.append(
                 "The window is shorter than %d s: power and utilisation, which the driver averages, are coarse."
                 % SHORT_WINDOW_S
             )
-        return dict(reduced, window=window)
+        if reduced["gaps"]:
+            remarks.append(
+                "The telemetry has %d gaps, the longest of %.1f s." % (reduced["gaps"], reduced["longest_gap_s"])
+            )
+        fell = bench_telemetry.counter_fell(record, start, start + duration)
+        if fell:
+            remarks.append(
+                "The energy counter of GPU %s began again in the window: its energy is that of its mean power."
+                % ", ".join(map(str, fell))
+            )
+        bench_judge.throttled(reduced, reasons, remarks)
+
+    def _asked(self, context: Mapping[str, Any]) -> List[Dict[str, str]]:
+        """The known answers: of before, and of after the measurement, asked when it is read for the first time."""
+        kept = bench_unit.read_json(self.path("after.json"))
+        if kept is None:
+            kept = {"asked": self.server.known_answer(self.options.get("sane"), "after the measurement")}
+            with contextlib.suppress(OSError):
+                bench_unit.write_text(self.path("after.json"), json.dumps(kept))
+        every = [*(context.get("asked") or []), *(kept.get("asked") or [])]
+        return [one for one in every if isinstance(one, dict)]
+
+    def client_line(self) -> Optional[Dict[str, Any]]:
+        """The client's line, which is scrubbed of secrets and packed on the host the first time it is read."""
+        kept = self._packed(OUTPUT)
+        if kept is not None:
+            return kept
+        try:
+            line = self.client.read(os.path.join(self.directory, bench_unit.CLIENT), self.owner)
+        except _MALFORMED:
+            line = None
+        if line is None:
+            return None
+        answers = {"checked": 0, "bad": 0, "example": None, "why": None}  # type: Dict[str, Any]
+        with contextlib.suppress(*_MALFORMED):
+            answers = dict(bench_answers.check(line, int(self.options["sanity_answers"])))
+        line = dict(bench_client.scrub(line, sanity=answers))
+        self._pack(OUTPUT, line, self.client.outputs())
+        return line
+
+    def record(self) -> Optional[Dict[str, Any]]:
+        """The recorder's record with the watch's report in ``client``, packed the first time it is read."""
+        kept = self._packed(RECORD)
+        if kept is not None:
+            return kept
+        found = bench_unit.read_json(self.client_path(bench_clients.TELEMETRY), self.owner)
+        watch = bench_unit.read_json(self.client_path(bench_clients.WATCH), self.owner)
+        if found is None and watch is None:
+            return None
+        # of both together: one without the other still tells something
+        record = dict(found or {"samples": [], "devices": []}, client=watch)
+        with contextlib.suppress(ValueError):
+            json.dumps(record, allow_nan=False)
+            self._pack(RECORD, record, [bench_clients.TELEMETRY, bench_clients.WATCH])
+        return record
+
+    def _packed(self, name: str) -> Optional[Dict[str, Any]]:
+        if not os.path.exists(self.path(name)):
+            return None
+        with gzip.open(self.path(name), "rt", encoding="utf-8") as stream:
+            kept = bench_client.parse_output(stream.read())
+        return None if kept is None else dict(kept)
+
+    def _pack(self, name: str, content: Mapping[str, Any], sources: List[str]) -> None:
+        # a controller that was cut off may have left a reader behind, which does the same at the same time
+        partial = "%s.%d" % (self.path(name), os.getpid())
+        with gzip.open(partial, "wt", encoding="utf-8", compresslevel=6) as stream:
+            stream.write(json.dumps(content) + "\n")
+        os.replace(partial, self.path(name))
+        for source in sources:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.client_path(source))
 
     def _malformed(self, error: Exception, more: Dict[str, Any]) -> Dict[str, Any]:
         """A line of the client that is not what this version of it writes."""
@@ -180,7 +314,7 @@ class Reading:
             "bench-output-malformed",
             "the client's numbers cannot be read",
             "%s: %s" % (type(error).__name__, error),
-            "read %s; is the client the version that the build bench-client pins?" % self.path("out.jsonl.gz"),
+            "read %s; is the client of a release that rackwell knows?" % self.path(OUTPUT),
         )
         return self.result("failed", [reason], **more)
 
@@ -215,24 +349,3 @@ class Reading:
                 "read %s" % self.path("stderr"),
             )
         return self.result("failed", [reason], lines=lines, **more)
-
-
-def bench_window(telemetry: Optional[Mapping[str, Any]], duration: float) -> Optional[Dict[str, Any]]:
-    """The client's clock on the recorder's clock, with the bound on how far off it can be.
-
-    The client prints its start line, flushes the server's cache, sleeps for a second and starts its clock; it stops the
-    clock, counts tokens and prints the head of its result. Both lines are stamped by the recorder.
-    """
-    seen = (telemetry or {}).get("window_start")
-    if telemetry is None or not isinstance(seen, (int, float)):
-        return None
-    start = seen + bench_client.PAUSE_S
-    closed = bench_telemetry.find_line(telemetry, bench_client.END_PATTERN)
-    clock = telemetry.get("clock") or {}
-    wall = clock["wall"] + start - clock["monotonic"] if {"wall", "monotonic"} <= set(clock) else None
-    return {
-        "start": start,
-        "start_utc": None if wall is None else utc(wall),
-        "duration_s": duration,
-        "uncertainty_s": None if closed is None else round(max(closed - duration - start, 0.0), 3),
-    }

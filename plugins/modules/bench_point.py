@@ -10,8 +10,8 @@ module: bench_point
 short_description: Measure one concurrency of a serving benchmark
 version_added: 0.1.0
 description:
-  - Runs C(sglang.bench_serving) of the bench-client release beside the server, with GPU telemetry on the same clock,
-    and returns numbers that were checked before they are believed.
+  - Runs the engine's own load generator beside the server, with GPU telemetry on the same clock, and returns numbers
+    that were checked before they are believed.
   - The measurement runs in a transient unit of systemd. When the connection dies, the unit carries on, and the same
     O(run_id) and O(concurrency) find it again.
   - A measurement changes nothing on the host that anybody else relies on, so the module never reports a change.
@@ -53,8 +53,8 @@ options:
     default: 1
   client:
     description:
-      - Whose load generator runs. V(bench-client) is the release in the slot C(bench-client). V(server) is the client of
-        the release that serves, C(sglang.benchmark.serving) or C(sglang.bench_serving), whichever it has.
+      - Whose load generator runs. V(bench-client) is the release in the slot C(bench-client). V(server) is the client
+        of the release that serves, C(sglang.benchmark.serving) or C(sglang.bench_serving), whichever it has.
         V(aiperf) is the release in the slot C(bench-aiperf).
     type: str
     choices: [bench-client, server, aiperf]
@@ -82,8 +82,8 @@ options:
     default: 0.9
   server_hz:
     description:
-      - How often a second the server's own metrics are read. It answers by the thread that also handles the requests, so
-        keep it rare. V(0) does not ask.
+      - How often a second the server's own metrics are read. The thread that answers also handles the requests, so keep
+        it rare. V(0) does not ask.
     type: float
     default: 1
   server_wait:
@@ -196,15 +196,22 @@ rackwell_error:
 """
 
 import contextlib
+import glob
 import json
 import os
 import pwd
 import re
-import socket
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_reading, bench_unit, inference_log
+from ansible_collections.rackwell.gpu.plugins.module_utils import (
+    bench_client,
+    bench_clients,
+    bench_clock,
+    bench_reading,
+    bench_server,
+    bench_unit,
+)
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 
 #: The options that make a measurement what it is: a finished one is returned again only when all of them are equal.
@@ -213,47 +220,17 @@ IDENTITY = (
     "num_prompts",
     "input_tokens",
     "output_tokens",
+    "repeat",
     "seed",
+    "client",
     "warmup_requests",
+    "warmup",
     "host",
     "port",
     "served_name",
     "tokenizer",
 )
-POSITIVE = ("concurrency", "num_prompts", "input_tokens", "output_tokens", "point_timeout", "sample_hz")
-
-ACCESS = re.compile(r'"(GET|POST) /\S* HTTP/')
-
-
-class Server:
-    """The server under test, as seen from its own host."""
-
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-        self.unit = str(module.params["server_unit"])
-
-    def _read(self, argv: List[str]) -> str:
-        return str(self.module.run_command(argv, check_rc=False)[1])
-
-    def state(self) -> str:
-        """Changes when the server's unit was started anew; empty when systemd knows no such unit."""
-        properties = ["--property=InvocationID", "--property=NRestarts"]
-        return " ".join(self._read(["systemctl", "show", *properties, "--value", self.unit]).split())
-
-    def answers(self) -> bool:
-        """Whether something accepts connections at the server's address."""
-        try:
-            with socket.create_connection((self.module.params["host"], self.module.params["port"]), timeout=5):
-                return True
-        except OSError:
-            return False
-
-    def lines(self) -> List[str]:
-        """The end of the journal of the server's unit, without the requests that it logged and without its API keys."""
-        out = self._read(["journalctl", "--unit", self.unit, "--lines", "200", "--output", "cat", "--no-pager"])
-        kept = [line.strip() for line in out.splitlines() if line.strip() and not ACCESS.search(line)]
-        lines = [str(inference_log.redact(line))[:400] for line in kept]
-        return lines[-8:]
+POSITIVE = ("concurrency", "num_prompts", "input_tokens", "output_tokens", "repeat", "point_timeout", "sample_hz")
 
 
 class Point:
@@ -262,30 +239,24 @@ class Point:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.options = dict(module.params)  # type: Dict[str, Any]
-        asked = (self.options["warmup"] or {}).get("requests")
-        if asked is not None:
-            self.options["warmup_requests"] = asked
+        warmup = dict(self.options["warmup"] or {})
+        if warmup.get("requests") is not None:
+            self.options["warmup_requests"] = warmup["requests"]
+        self.warmup_seconds = float(warmup.get("seconds") or 0)
         self.name = bench_unit.point_name(self.options)
         self.unit = bench_unit.name(self.options["run_id"], self.name)
         self.directory = os.path.join(self.options["state"], self.options["run_id"], self.name)
         # beside the directory and not in it: the service user can read in there
         self.secret = self.directory + ".env"
-        self.slot = os.path.join(self.options["root"], "bench-client")
-        self.python = os.path.join(self.slot, "env", "bin", "python")
-        self.probe = os.path.join(self.options["root"], "probe", "env", "bin", "python")
-        self.server = Server(module)
+        self.client, self.remark = bench_clients.choose(self.options["client"], self.options["root"])
+        self.probe_env = os.path.join(self.options["root"], "probe", "env")
+        self.probe = os.path.join(self.probe_env, "bin", "python")
+        self.server = bench_server.Server(self.run, self.options)
         try:
             self.owner = pwd.getpwnam(self.options["user"]).pw_uid
         except KeyError:  # check_host tells; until then no file is believed
             self.owner = -1
-        self.reading = bench_reading.Reading(
-            self.directory,
-            self.options,
-            bench_client.command(self.python, self.options, "out.jsonl"),
-            self.client_version(),
-            self.server,
-            self.owner,
-        )
+        self.reading = bench_reading.Reading(self.directory, self.options, self.client, self.server, self.owner)
 
     def run(self, argv: List[str]) -> Tuple[int, str, str]:
         """A command whose failure is for the caller to judge."""
@@ -300,11 +271,15 @@ class Point:
         """A file that the service user writes."""
         return os.path.join(self.directory, bench_unit.CLIENT, name)
 
+    def watch(self) -> Optional[str]:
+        """The probe's program that runs a client and measures its event loop; None when the probe has none."""
+        found = glob.glob(os.path.join(self.probe_env, "lib", "python3*", "site-packages", "rackwell/probe/loadgen.py"))
+        return found[0] if found else None
+
     def argv(self) -> List[str]:
-        """The recorder around the client."""
-        recorder = [self.probe, "-m", "rackwell.probe", "record", "--out", self.client_path("telemetry.json")]
-        recorder += ["--hz", "%g" % self.options["sample_hz"], "--window-start-pattern", bench_client.START_PATTERN]
-        return [*recorder, "--", *bench_client.command(self.python, self.options, self.client_path("out.jsonl"))]
+        """The recorder around the watch around the client."""
+        folder = os.path.join(self.directory, bench_unit.CLIENT)
+        return list(bench_clients.recorded(self.client, self.options, self.probe, self.watch(), folder))
 
     def identity(self) -> Dict[str, Any]:
         """What is asked, as kept beside the measurement."""
@@ -317,15 +292,6 @@ class Point:
             and bench_unit.outcome(self.directory, self.owner) is not None
             and bench_unit.read_json(self.path("request.json")) == self.identity()
         )
-
-    def client_version(self) -> Optional[str]:
-        """Version of the client as installed; None when it is not."""
-        library = os.path.join(self.slot, "env", "lib")
-        for python in sorted(os.listdir(library)) if os.path.isdir(library) else []:
-            for entry in sorted(os.listdir(os.path.join(library, python, "site-packages"))):
-                if entry.startswith("sglang-") and entry.endswith(".dist-info"):
-                    return entry[len("sglang-") : -len(".dist-info")]
-        return None
 
     def check_options(self) -> None:
         """End with an error where what is asked makes no sense."""
@@ -342,11 +308,18 @@ class Point:
             if options[key] <= 0:
                 why = "it is %s" % options[key]
                 self.fail("bench-option", key + " must be positive", where=key, why=why, fix="correct the bench file")
+        if not 0 < options["steady_share"] <= 1:
+            why = "it is %g" % options["steady_share"]
+            fix = "give a share of the streams, such as 0.9"
+            self.fail("bench-option", "steady_share must be above 0 and at most 1", "steady_share", why, fix)
+        refusal = self.client.refusal(options)
+        if refusal is not None:
+            self.fail("bench-client", refusal[0], where="client", why=refusal[1], fix=refusal[2])
 
     def check_host(self) -> None:
         """End with an error where a measurement cannot even begin."""
         options = self.options
-        for path, build in ((self.python, "bench-client"), (self.probe, "probe")):
+        for path, build in ((self.client.python, self.client.build), (self.probe, "probe")):
             if not os.path.exists(path):
                 self.fail(
                     "bench-not-staged",
@@ -355,6 +328,14 @@ class Point:
                     why="its interpreter is absent",
                     fix="rackwell provision, or the playbook rackwell.gpu.bench, which stages it",
                 )
+        if self.watch() is None:
+            self.fail(
+                "bench-not-staged",
+                "the probe on this host is of an older rackwell",
+                where=self.probe_env,
+                why="it has no rackwell/probe/loadgen.py, which watches the load generator",
+                fix="rackwell provision, which stages this one's",
+            )
         try:
             pwd.getpwnam(options["user"])
         except KeyError:
@@ -374,18 +355,48 @@ class Point:
         result = self.reading.result("failed", reasons)
         fail(self.module, code, what, where=where, why=why, fix=fix, rackwell_result=result)
 
+    def prepare(self) -> Dict[str, Any]:
+        """Bring the server to where the clock may start. What is to be kept of that: the context."""
+        address = "%(host)s:%(port)s" % self.options
+        why = self.server.wait(self.options["server_wait"])
+        if why:
+            self.fail(
+                "server-not-reachable", "no server answers", address, why, "rackwell status; then rackwell provision"
+            )
+        self.let_others_end()
+        asked = self.server.known_answer(self.options["sane"], "before the measurement")
+        why = self.server.warm_up(self.warmup_seconds)
+        if why:
+            self.fail(
+                "bench-warmup",
+                "the server does not answer the requests of the warm-up",
+                address,
+                why,
+                "rackwell status; read `journalctl -u %s`" % self.server.unit,
+            )
+        return {
+            "server": self.server.state(),
+            "started_utc": bench_clock.utc_now(),
+            "asked": asked,
+            "flush": self.server.flush(),
+            "remarks": [self.remark] if self.remark else [],
+        }
+
+    def environment(self) -> Dict[str, str]:
+        """Of the unit; everybody on the host can see it."""
+        return {
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_HOME": self.client_path("hf"),
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
+            "PYTHONUNBUFFERED": "1",
+        }
+
     def start(self) -> None:
         """Run the measurement to its end."""
         options = self.options
-        if not self.server.answers():
-            self.fail(
-                "server-not-reachable",
-                "no server answers",
-                where="%(host)s:%(port)s" % options,
-                why="the connection is refused or times out",
-                fix="rackwell status; then rackwell provision",
-            )
-        self.let_others_end()
+        context = self.prepare()
         entry = pwd.getpwnam(options["user"])
         try:
             bench_unit.make_directory(options["state"], options["run_id"], self.name, entry.pw_uid, entry.pw_gid)
@@ -397,17 +408,8 @@ class Point:
                 why=error.strerror or str(error),
                 fix="make it root's alone, and no link: chown root: DIR; chmod go-w DIR; or free space",
             )
-        context = {"server": self.server.state(), "started_utc": bench_reading.utc_now()}
         bench_unit.write_text(self.path("context.json"), json.dumps(context))
         bench_unit.write_text(self.path("request.json"), json.dumps(self.identity(), sort_keys=True))
-        environment = {
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "HF_HOME": self.client_path("hf"),
-            "TOKENIZERS_PARALLELISM": "false",
-            "TRANSFORMERS_VERBOSITY": "error",
-            "PYTHONUNBUFFERED": "1",
-        }
         if options["api_key"]:
             quoted = re.sub(r'([\\"$`])', r"\\\1", options["api_key"])
             bench_unit.write_text(self.secret, 'OPENAI_API_KEY="%s"\n' % quoted, 0o600)
@@ -417,8 +419,8 @@ class Point:
                 self.directory,
                 options["user"],
                 options["point_timeout"],
-                environment,
-                [os.path.join(self.slot, "release.env"), self.secret],
+                self.environment(),
+                [os.path.join(self.client.directory, "release.env"), self.secret],
                 self.argv(),
             )
         )

@@ -57,7 +57,7 @@ def log(text: str) -> None:
 
 def load(gpu: int, kind: str, seconds: float) -> None:
     """Matrix products for so long; prints ``MONOTONIC PRODUCTS`` after each batch, when it is done on the GPU."""
-    import torch
+    import torch  # type: ignore[import-not-found,unused-ignore]
 
     device = torch.device("cuda", gpu)
     size, batch = (8192, 8) if kind == "large" else (512, 400)

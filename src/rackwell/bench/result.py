@@ -59,6 +59,7 @@ class Requests(Part):
     completed: int
     failed: int
     without_tokens: int = 0
+    malformed: int = 0
 
 
 class Tokens(Part):

@@ -161,7 +161,7 @@ def main(argv: list[str]) -> None:
     here = Path(__file__).resolve().parent
     sys.path[:] = ["", *(entry for entry in sys.path if entry and Path(entry).resolve() != here)]
     asyncio.run = watch.around(asyncio.run)
-    asyncio.gather = watch.gather(asyncio.gather)  # type: ignore[assignment]
+    asyncio.gather = watch.gather(asyncio.gather)
     try:
         import requests  # type: ignore[import-untyped,unused-ignore]
     except ImportError:

@@ -30,6 +30,10 @@ OPTIONS: dict[str, Any] = {
     "served_name": "glm-5",
     "tokenizer": "/srv/models/toy",
     "point_timeout": 900,
+    "steady_share": 0.9,
+    "sanity_answers": 32,
+    "sane": None,
+    "client": "bench-client",
 }
 
 

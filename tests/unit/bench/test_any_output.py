@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_unit
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_clients, bench_unit
 from ansible_collections.rackwell.gpu.plugins.module_utils.bench_reading import Reading
 
 from .conftest import DATA, OPTIONS, ORIGIN, record
@@ -33,6 +33,9 @@ class Server:
     def lines(self) -> list[str]:
         return []
 
+    def known_answer(self, _sane: object, _when: str) -> list[dict[str, str]]:
+        return []
+
 
 def read(folder: Path, line: str, telemetry: str | None = None) -> dict[str, Any]:
     """What is made of a client's line and a recorder's file. Must be JSON."""
@@ -43,7 +46,7 @@ def read(folder: Path, line: str, telemetry: str | None = None) -> dict[str, Any
     (client / "out.jsonl").write_text(line)
     if telemetry is not None:
         (client / "telemetry.json").write_text(telemetry)
-    result = Reading(str(folder), OPTIONS, [], "0.5.9", Server(), os.geteuid()).read()
+    result = Reading(str(folder), OPTIONS, bench_clients.Client("/"), Server(), os.geteuid()).read()
     json.dumps(result, allow_nan=False)
     for reason in result["reasons"]:
         assert reason["what"]

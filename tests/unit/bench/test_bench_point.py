@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import shutil
-import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import bench_unit
 from ansible_collections.rackwell.gpu.plugins.modules import bench_point
 
 from .conftest import DATA, record
+from .fake_engine import Engine
 
 FAKE = Path(__file__).with_name("fake_systemd.py")
 
@@ -43,8 +43,10 @@ class Host:
         (self.root / "bench-client/env/lib/python3.11/site-packages/sglang-0.5.9.dist-info").mkdir(parents=True)
         monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("FAKE_BENCH", str(self.plan))
-        self.listener: socket.socket | None = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        (self.root / "probe/env/lib/python3.11/site-packages/rackwell/probe").mkdir(parents=True)
+        (self.root / "probe/env/lib/python3.11/site-packages/rackwell/probe/loadgen.py").touch()
+        self.server: Engine | None = Engine()
+        self.port = self.server.port
         self.ends("success 0", "measured-c4.jsonl")
         (self.plan / "state").write_text("aaaa 0\n")
         (self.plan / "active").write_text("inactive\n")
@@ -62,9 +64,9 @@ class Host:
 
     def die(self) -> None:
         """The server's port closes."""
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
+        if self.server is not None:
+            self.server.close()
+            self.server = None
 
     def started(self) -> list[list[str]]:
         """Calls of systemd-run so far."""
@@ -124,7 +126,10 @@ def test_the_unit_is_bounded_runs_as_the_service_user_and_has_the_recorder_aroun
     assert "--setenv=HF_HUB_OFFLINE=1" in call
     argv = call[call.index("--") + 1 :]
     assert argv[1:4] == ["-m", "rackwell.probe", "record"]
-    assert argv[argv.index("--") + 2 :][:2] == ["-m", "sglang.bench_serving"]
+    assert argv[argv.index("--server") + 1] == f"127.0.0.1:{host.port}"
+    watched = argv[argv.index("--") + 1 :]
+    assert watched[1].endswith("rackwell/probe/loadgen.py")
+    assert watched[watched.index("--requests") + 2] == "sglang.bench_serving"
 
 
 def test_secrets_do_not_stay_on_the_host(host: Host) -> None:
@@ -148,7 +153,7 @@ def test_the_service_user_can_write_in_one_directory_only(host: Host) -> None:
     for option in ("--out", "--output-file"):
         assert Path(argv[argv.index(option) + 1]).parent == directory / "client"
     assert {path.name for path in directory.iterdir()} == {
-        "client", "context.json", "out.jsonl.gz", "request.json", "stderr", "stdout"
+        "after.json", "client", "context.json", "out.jsonl.gz", "request.json", "stderr", "stdout", "telemetry.json.gz"
     }  # fmt: skip
     assert stat.S_IMODE((host.state / "r1").stat().st_mode) == 0o755
 

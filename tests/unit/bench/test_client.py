@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client, bench_clients
 
 from .conftest import OPTIONS
 
@@ -22,8 +22,8 @@ def codes(summary: dict[str, Any]) -> list[str]:
 
 
 def test_the_command_is_complete_and_asks_the_server_for_its_own_count() -> None:
-    argv = bench_client.command("/env/bin/python", OPTIONS, "/tmp/out.jsonl")
-    assert argv[:3] == ["/env/bin/python", "-m", "sglang.bench_serving"]
+    argv = bench_clients.Client("/root").command(OPTIONS, "/tmp")
+    assert argv[:3] == ["/root/bench-client/env/bin/python", "-m", "sglang.bench_serving"]
     value = dict(itertools.pairwise(argv))
     assert value["--backend"] == "sglang-oai"
     assert value["--dataset-name"] == "random-ids"
@@ -37,7 +37,7 @@ def test_the_command_is_complete_and_asks_the_server_for_its_own_count() -> None
 def test_a_good_run_is_valid(summary: Summary) -> None:
     good = summary("measured-c4.jsonl")
     assert codes(good) == []
-    assert good["requests"] == {"requested": 16, "completed": 16, "failed": 0, "without_tokens": 0}
+    assert good["requests"] == {"requested": 16, "completed": 16, "failed": 0, "without_tokens": 0, "malformed": 0}
     assert good["tokens"]["output_received"] == good["tokens"]["output_requested"] == 16 * 64
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_reading, bench_telemetry
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_clients, bench_clock, bench_telemetry
 
 from .conftest import ORIGIN, record
 
@@ -84,7 +84,7 @@ def test_the_window_opens_when_the_client_starts_its_clock() -> None:
     """The client sleeps for a second between its start line and its clock."""
     raw = record(step, seconds=60, start=9)
     raw["lines"].append({"t": ORIGIN + 40.25, "text": "============ Serving Benchmark Result ============"})
-    window = bench_reading.bench_window(raw, 30.0)
+    window = bench_clock.window_of(raw, {}, {}, bench_clients.Client("/"), 30.0)
     assert window is not None
     assert window["start"] == ORIGIN + 10.0
     assert window["uncertainty_s"] == 0.25
@@ -92,5 +92,6 @@ def test_the_window_opens_when_the_client_starts_its_clock() -> None:
 
 
 def test_a_client_that_never_started_has_no_window() -> None:
-    assert bench_reading.bench_window({"window_start": None}, 1.0) is None
-    assert bench_reading.bench_window(None, 1.0) is None
+    client = bench_clients.Client("/")
+    assert bench_clock.window_of({"window_start": None}, {}, {}, client, 1.0) is None
+    assert bench_clock.window_of(None, {}, {}, client, 1.0) is None
