@@ -11,6 +11,8 @@ import typer
 from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rackwell.cli.output import Outcome, Terminal
     from rackwell.provision.looking import Row
 
@@ -57,9 +59,12 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     done = run(path, name, terminal)
     head = ["container", "host", "driver", "state", "release", "server", "gate", "tok/s", "on"]
     rows = [_cells(row) for row in done.rows]
-    return Outcome(
-        {"containers": [row.as_dict() for row in done.rows]},
-        done.problems,
-        done.exit_code,
-        lambda out: tables.table(out, head, rows),
-    )
+
+    def show(out: Console) -> None:
+        tables.table(out, head, rows)
+        for row in done.rows:
+            # a held gate is told as an error anyway
+            if row.why and not row.gate.startswith("held"):
+                out.print(f"{row.container}: {row.why}\n  fix   {row.fix}")
+
+    return Outcome({"containers": [row.as_dict() for row in done.rows]}, done.problems, done.exit_code, show)

@@ -82,13 +82,14 @@ def of_play(played: PlayResult, container: str, host: str) -> Collection:
     found = Collection(container, host)
     for payload in played.payloads("rackwell.collected"):
         on_host = payload.get("side") == "host"
-        _take(found, payload, host if on_host else container)
+        take(found, payload, host if on_host else container)
         if on_host and payload.get("inside"):
-            _take(found, payload["inside"], container)
+            take(found, payload["inside"], container)
     return found
 
 
-def _take(found: Collection, payload: Mapping[str, Any], machine: str) -> None:
+def take(found: Collection, payload: Mapping[str, Any], machine: str) -> None:
+    """Add what one machine told: ``sources`` and ``facts``."""
     for source in payload.get("sources") or []:
         found.taken.append(
             Taken(machine, **{key: source[key] for key in ("name", "text", "unread", "earlier", "look")})

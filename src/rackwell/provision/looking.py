@@ -13,6 +13,7 @@ from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.bench.store import Store
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.provision import collection, explaining
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
 from rackwell.site.declaration import Site
@@ -27,6 +28,8 @@ class Row:
     Attributes:
         release: digest of the server's release, "none" or "unknown".
         gate: verdict of the boot gate, "held: <code>", "running", or "-" where there is none.
+        why: why the server does not run: the gate's line, or what its last start's log tells; empty when it runs.
+        fix: what to do about it.
     """
 
     container: str
@@ -37,6 +40,8 @@ class Row:
     unit: str
     gate: str
     bench: str
+    why: str = ""
+    fix: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """For ``--json``."""
@@ -96,6 +101,7 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
     state = str(mine.get("container", "")).removeprefix("status: ") or "unknown"
     if mine.get("host_reachable") and state == "unknown":
         state = "absent"
+    why, fix = _why(site, node, played, mine)
     return Row(
         container=node.name,
         host=host,
@@ -105,7 +111,27 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
         unit=_unit(mine) if mine.get("reachable") else "unknown",
         gate=_gate(mine),
         bench=_bench(site, node),
+        why=why,
+        fix=fix,
     )
+
+
+def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a server does not run, in one line, and what to do."""
+    if held := _held(site, node, played):
+        return held.why, held.fix
+    start = mine.get("start")
+    if not isinstance(start, Mapping) or not start.get("sources"):
+        return "", ""
+    found = collection.Collection(node.name, "")
+    collection.take(found, start, node.name)
+    again = f"see: rackwell diagnose --container {node.name} -i {site.path}"
+    # after an automatic restart the present start may not have come to its end yet
+    told = collection.diagnosed(found)
+    finding = told.first or (told.earlier[-1].finding if told.earlier else None)
+    if finding is None or finding.severity == "noise":
+        return "no rule knows why the server failed", again
+    return explaining.sentence(finding), f"{finding.remedy.rstrip('.')}; {again}"
 
 
 def _unit(report: Mapping[str, Any]) -> str:
