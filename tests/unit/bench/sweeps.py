@@ -245,10 +245,11 @@ def died(streams: int, *, lengths: tuple[int, int] = (1024, 512), repeat: int = 
         "lines": ["AttributeError: 'PrefillMetadata' object has no attribute 'page_table_1_flattened'"],
         "findings": [
             {
-                "code": "nsa-prefill-metadata",
-                "what": "the sparse attention backend lacks its flattened page table",
-                "why": "radix cache and FP8 KV cache take a path that does not fill it",
-                "fix": "serve with a bf16 KV cache; `--disable-radix-cache` cures it incompletely",
+                "id": "nsa-prefill-metadata",
+                "title": "the sparse attention backend lacks its flattened page table",
+                "cause": "radix cache and FP8 KV cache take a path that does not fill it",
+                "not": "it is no lack of memory",
+                "remedy": "serve with a bf16 KV cache; `--disable-radix-cache` cures it incompletely",
             }
         ],
     }
@@ -423,7 +424,7 @@ def hostile() -> BenchResult:
     two["lines"] = [HOSTILE]
     two["errors"] = [{"text": HOSTILE, "count": 1}]
     two["reasons"] = [dict.fromkeys(("code", "what", "where", "why", "fix"), HOSTILE)]
-    two["findings"] = [dict.fromkeys(("code", "what", "where", "why", "fix"), HOSTILE)]
+    two["findings"] = [dict.fromkeys(("id", "title", "cause", "not", "remedy"), HOSTILE)]
     made = run([one, two], container=HOSTILE, gpus=2, patches=[HOSTILE], flags={HOSTILE: HOSTILE})
     return made.model_copy(
         update={
@@ -450,6 +451,7 @@ def budgets(result: BenchResult) -> list[StepBudget]:
             StepBudget(
                 load=one.load,
                 batch=float(one.concurrency),
+                experts_touched=8.0,
                 step_ms=Figure(step, "ms", "measured"),
                 floor_ms=sum(parts.values()) - parts["rest"],
                 floor_share=(sum(parts.values()) - parts["rest"]) / step,

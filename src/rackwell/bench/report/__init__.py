@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rackwell import page
 from rackwell.bench.compare import Comparison, compare
 from rackwell.bench.report import data, view
 from rackwell.bench.result import BenchResult
-from rackwell.bench.steptime import StepBudget, explain
+from rackwell.bench.steptime import explain_or_why
 from rackwell.page import scales
 
-__all__ = ["context", "render"]
+__all__ = ["compared", "context", "render"]
 
 PACKAGE = __name__
 FILTERS = {"ms": scales.milliseconds, "streams": scales.count}
@@ -29,15 +27,10 @@ def render(result: BenchResult, previous: BenchResult | None = None) -> str:
 
 def context(result: BenchResult, previous: BenchResult | None = None) -> view.View:
     """Everything the page shows, drawings included; also what is written to files for a paper."""
-    return view.view(result, previous, _compared(previous, result), _explained(result))
+    budgets, why = explain_or_why(result)
+    return view.view(result, previous, compared(result, previous), budgets, why)
 
 
-def _compared(previous: BenchResult | None, result: BenchResult) -> Comparison | None:
+def compared(result: BenchResult, previous: BenchResult | None) -> Comparison | None:
+    """The run against an earlier one; None without one, or where they share no load that counts in both."""
     return compare(previous, result) if previous is not None else None
-
-
-def _explained(result: BenchResult) -> Sequence[StepBudget] | None:
-    try:
-        return explain(result)
-    except NotImplementedError:
-        return None

@@ -16,6 +16,7 @@ from rackwell.page.svg import Frame, document, n, text
 #: Reasons of NVML for lower clocks that are no trouble: nothing to do, and the limit that somebody set.
 HARMLESS = {"gpu_idle", "idle", "applications_clocks_setting", "none"}
 _ROW, _BAR = 22.0, 13.0
+_HEAD = "GPU|Bus|Power|Highest|Limit|Of limit|Busy|Memory|SM clock|Hottest|PCIe tx / rx|Energy|Held back by"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,21 +53,7 @@ def gpus(point: BenchPoint, ident: str) -> Gpus | None:
     return Gpus(
         [draw(measure, names, ident) for measure in found],
         [measure.title for measure in found],
-        [
-            "GPU",
-            "Bus",
-            "Power",
-            "Highest",
-            "Limit",
-            "Of limit",
-            "Busy",
-            "Memory",
-            "SM clock",
-            "Hottest",
-            "PCIe tx / rx",
-            "Energy",
-            "Held back by",
-        ],
+        _HEAD.split("|"),
         [_row(gpu) for gpu in seen.gpus],
     )
 

@@ -40,8 +40,9 @@ def heat(topology: Topology | None) -> Figure | None:
     told = f"{number(low)} to {number(high)} gigabytes per second, median {number(middle)}; {len(known)} pairs."
     drawing = document(frame, "p2p-plot", "Bandwidth of each pair of GPUs", told, "".join(parts))
     caption = (
-        f"GB/s that a kernel copies from one GPU to another (row sends, column receives): {number(low)} to {number(high)}, "
-        f"median {number(middle)}. GB is 10^9 bytes. A frame marks what is below {_WEAK:.0%} of the median."
+        f"GB/s that a kernel copies from one GPU to another (row sends, column receives): "
+        f"{number(low)} to {number(high)}, median {number(middle)}. GB is 10^9 bytes. "
+        f"A frame marks what is below {_WEAK:.0%} of the median."
     )
     head = ["From", *(f"to GPU {i}" for i in range(count))]
     rows = [
@@ -115,7 +116,7 @@ def allreduce(topology: Topology | None) -> Figure | None:
         frame, "allreduce-plot", "Time of an allreduce over its size", told + ".", body, interactive(frame, xs, names)
     )
     rows = [[name, unit(us, "us")] for name, (_size, us) in zip(names, times, strict=True)]
-    caption = "One allreduce over all GPUs, as `verify` measured it. Decoding sends small ones: there it is latency that counts."
+    caption = "One allreduce over all GPUs, as `verify` measured it. Decoding sends small ones: latency counts there."
     return Figure("allreduce", "Allreduce", caption, drawing, ["Message", "Time"], rows)
 
 

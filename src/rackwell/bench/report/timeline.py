@@ -141,9 +141,8 @@ def _draw(
         y = scales.linear(panel.highest, frame.y0, frame.y1, count=panel.ticks)
         if steady is not None:
             left, right = x(max(0.0, steady[0])), x(min(duration, steady[1]))
-            parts.append(
-                f'<rect class="steady" x="{n(left)}" y="{n(top)}" width="{n(right - left)}" height="{n(panel.height)}"/>'
-            )
+            size = f'width="{n(right - left)}" height="{n(panel.height)}"'
+            parts.append(f'<rect class="steady" x="{n(left)}" y="{n(top)}" {size}/>')
         parts.append(y_axis(frame, y, ""))
         parts.append(text(0, top - 12, panel.title, "panel-title"))
         xs = [x(value) for value in panel.times]

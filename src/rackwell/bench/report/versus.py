@@ -157,7 +157,8 @@ def _figure(rows: Sequence[Row], several: bool) -> Figure | None:
     )
     title = f"{_capital(known[0].title)} against the baseline"
     drawing = document(frame, "versus-plot", title, told + ".", "".join(parts))
-    caption = f"{_capital(known[0].title)} of this run over that of the baseline, with the interval that noise allows. Right of 1x is more."
+    caption = f"{_capital(known[0].title)} of this run over that of the baseline, with the interval that noise allows."
+    caption += " Right of 1x is more."
     _title, head, cells = _table(rows, several)
     return Figure("versus", "Ratio to the baseline", caption, drawing, head[:7], [row[:7] for row in cells], wide=True)
 

@@ -51,6 +51,7 @@ class View:
     lengths: list[Lengths]
     shown_lengths: str
     steps: Steps | None
+    why_no_steps: str
     versus: Versus | None
     details: list[Detail]
     shown: str
@@ -91,6 +92,7 @@ def view(
     previous: BenchResult | None,
     compared: Comparison | None,
     budgets: Sequence[StepBudget] | None,
+    why_no_steps: str = "",
 ) -> View:
     """Everything that can be shown of a run."""
     every = of.loads(result.points)
@@ -120,6 +122,7 @@ def view(
         lengths=lengths,
         shown_lengths=_ident(best.key[:2]) if best and len(groups) > 1 else "",
         steps=steps(budgets),
+        why_no_steps=why_no_steps,
         versus=versus(compared),
         details=shown,
         shown=best.ident if best and best.ident in idents else next(iter(idents), ""),
