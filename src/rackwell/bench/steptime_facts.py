@@ -186,7 +186,8 @@ def _not_modelled(flags: Mapping[str, Any], result: BenchResult) -> str:
     if flags.get("speculative-algorithm") or max(accepted, default=1.0) > 1.05:
         return "speculative decoding: a step checks several tokens of a stream, which is not reckoned"
     for flag in ("enable-dp-attention", "attn-dp-size", "dp-size", "pp-size", "nnodes"):
-        if flags.get(flag) not in (None, False, 1, "1"):
+        value = flags.get(flag)
+        if value is True or value not in (None, False, 1, "1"):
             return f"--{flag}: the ranks do not all do the same, which is not reckoned"
     return ""
 
