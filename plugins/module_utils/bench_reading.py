@@ -188,7 +188,8 @@ class Reading:
         """Steady part, timeline, client and server."""
         concurrency = int(self.options["concurrency"])
         requests = bench_window.requests_of(line, bench_clock.starts_of(record, watch, line))
-        server = record.get("server") if isinstance(record.get("server"), dict) else {}
+        server = record.get("server")
+        server = server if isinstance(server, dict) else {}
         samples = list(server.get("samples") or [])
         steady = bench_window.steady(requests, concurrency, float(self.options["steady_share"]), edges)
         timeline = bench_window.timeline(requests, samples, edges)

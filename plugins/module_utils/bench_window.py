@@ -50,7 +50,7 @@ def requests_of(line: Mapping[str, Any], starts: Sequence[Any]) -> List[Request]
 def in_flight(requests: Sequence[Request]) -> List[Tuple[float, int]]:
     """Steps of how many requests were in flight: (moment, count from then on)."""
     changes = sorted([(r.start, 1) for r in requests] + [(r.end, -1) for r in requests])
-    steps, count = [], 0
+    steps, count = [], 0  # type: List[Tuple[float, int]], int
     for moment, change in changes:
         count += change
         if steps and steps[-1][0] == moment:
