@@ -60,7 +60,7 @@ def evaluate(match: Match, store: Store) -> Evidence | None:
 def _evidence(pairs: tuple[tuple[str, Hit], ...], store: Store) -> Evidence:
     values: dict[str, str] = {}
     ranks: dict[str, int] = {}
-    count = 0
+    counts = []
     for pattern, hit in pairs:
         expression = compiled(pattern)
         if expression.groupindex:
@@ -70,11 +70,11 @@ def _evidence(pairs: tuple[tuple[str, Hit], ...], store: Store) -> Evidence:
                     values[name] = value
         hits = store.get(pattern)
         if hits is not None:
-            count = max(count, hits.count)
+            counts.append(hits.count)
             for rank, first in hits.ranks.items():
                 ranks.setdefault(rank, first.number)
     ordered = tuple(sorted(ranks, key=lambda rank: ranks[rank]))
-    return Evidence(pairs, count, ordered, values)
+    return Evidence(pairs, min(counts, default=1), ordered, values)
 
 
 def _close(leaf: Leaf, way: Found, store: Store) -> bool:

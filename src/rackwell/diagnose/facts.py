@@ -38,8 +38,12 @@ _GPUS = {
     "sm86": r"(?P<gpu>(?:NVIDIA )?(?:GeForce )?RTX 30[5-9]0(?: Ti)?|RTX A[2-6]000\b)",
 }
 _ARGUMENTS = r"server_args=ServerArgs\("
-_FLAG = r"(?:^|\s)--[a-z][a-z0-9-]{2,60}(?:[= ]|$)"
-_SET = r"(?:^|[\s\"'])(?P<name>[A-Z][A-Z0-9]{1,20}_[A-Z0-9_]{2,60})(?:=| set by environment to )(?P<value>[^\s\"']{1,200})"
+_FLAG = r" --[a-z][a-z0-9-]{2,60}(?:[= ]|$)"
+_FLAG_FIRST = r"^--(?:model|tp|port|host|attention|kv-cache|enable|disable|mem-fraction|quantization|speculative)"
+_SET = (
+    r"(?P<name>\b(?:NCCL|CUDA|SGLANG|FLASHINFER|TORCH|PYTORCH|VLLM|TRITON)_[A-Z0-9_]{2,60})"
+    r"(?:=| set by environment to )(?P<value>[^\s\"']{1,200})"
+)
 _SHOWN = rf"^Version: {_V}"
 
 _MOST = 400
@@ -109,7 +113,7 @@ class Reader:
             self._asked = (compiled(_ASKED).search(message) or {"name": ""})["name"].lower()
         elif pattern == _ARGUMENTS:
             self._arguments(message)
-        elif pattern == _FLAG:
+        elif pattern in (_FLAG, _FLAG_FIRST):
             self._options(message)
         elif pattern == _SHOWN:
             self._version(self._asked, pattern, message)
@@ -157,4 +161,4 @@ _KIND = {
     **{pattern: name for name, patterns in _VERSIONS.items() for pattern in patterns},
     **{pattern: name for name, pattern in _GPUS.items()},
 }
-PATTERNS = (*_KIND, _ARGUMENTS, _FLAG, _SET, _SHOWN, _ASKED)
+PATTERNS = (*_KIND, _ARGUMENTS, _FLAG, _FLAG_FIRST, _SET, _SHOWN, _ASKED)

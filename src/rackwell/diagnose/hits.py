@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-_MOST = 200
+_MOST = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class Hits:
         self.last: collections.deque[Hit] = collections.deque(maxlen=_MOST)
         self.ranks: dict[str, Hit] = {}
 
+    @property
+    def full(self) -> bool:
+        """Whether the first ones are all kept."""
+        return len(self.first) >= _MOST
+
     def add(self, hit: Hit) -> None:
         """One more line."""
         self.count += 1
@@ -44,8 +49,9 @@ class Hits:
             self.ranks[hit.rank] = hit
 
     def known(self) -> list[Hit]:
-        """Those that are kept, in order."""
-        return [*self.first, *self.last]
+        """Those that are kept, in order, each line once."""
+        kept = {hit.number: hit for hit in (*self.last, *reversed(self.first))}
+        return [kept[number] for number in sorted(kept)]
 
 
 class Store:
@@ -54,24 +60,25 @@ class Store:
     def __init__(self) -> None:
         self.hits: dict[str, Hits] = {}
 
-    def add(self, pattern: str, hit: Hit) -> None:
+    def add(self, pattern: str, hit: Hit) -> Hits:
         """`pattern` was found in a line."""
         mine = self.hits.get(pattern)
         if mine is None:
             mine = self.hits[pattern] = Hits()
         mine.add(hit)
+        return mine
 
     def get(self, pattern: str) -> Hits | None:
         """The lines of an expression; None for none."""
         return self.hits.get(pattern)
 
-    def take(self, other: Store, patterns: Iterable[str] | None = None) -> None:
-        """Add what `other` holds, of `patterns` only when given. `other` stands after this one in the text."""
+    def take(self, other: Store, patterns: Collection[str] | None = None) -> None:
+        """Add what `other` holds, of `patterns` only when given."""
         for pattern, theirs in other.hits.items():
-            if patterns is not None and pattern not in patterns:
-                continue
-            mine = self.hits.setdefault(pattern, Hits())
-            kept = theirs.known()
-            for hit in kept:
-                mine.add(hit)
-            mine.count += theirs.count - len(kept)
+            if patterns is None or pattern in patterns:
+                mine = self.hits.setdefault(pattern, Hits())
+                kept: Iterable[Hit] = (*theirs.first, *theirs.last)
+                before = mine.count
+                for hit in kept:
+                    mine.add(hit)
+                mine.count = before + theirs.count

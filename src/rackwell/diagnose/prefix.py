@@ -53,6 +53,7 @@ class Line:
     rank: str = ""
     name: str = ""
     pid: str = ""
+    host: str = ""
 
 
 def split(text: str) -> Line:
@@ -72,7 +73,7 @@ def _once(line: Line) -> int | None:
     if first.isdigit() or (first.isalpha() and first.isupper() and not line.name):
         found = _JOURNAL.match(text)
         if found is not None:
-            line.name, line.pid = found["name"], found["pid"] or ""
+            line.name, line.pid, line.host = found["name"], found["pid"] or "", found["host"]
             return found.end()
     how = _BY_FIRST.get(first)
     if how is None:

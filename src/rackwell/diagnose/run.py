@@ -12,11 +12,12 @@ from rackwell.diagnose.evaluate import evaluate
 from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.findings import Diagnosis, EarlierStart, Finding, Said
 from rackwell.diagnose.hits import Hit, Store
+from rackwell.diagnose.matcher import Matcher
 from rackwell.diagnose.order import Held, ordered
 from rackwell.diagnose.reading import Source
 from rackwell.diagnose.rules import Rule, filled, load_rules
 from rackwell.diagnose.safe import shown
-from rackwell.diagnose.scan import Matcher, Scan, chosen
+from rackwell.diagnose.scan import Scan, chosen
 
 _LINES = 6
 
@@ -55,7 +56,7 @@ class Diagnoser:
             tuple(unknown.collect([line.text for line in telling])) if unclear else (),
             tuple(scan.notes),
             known,
-            scan.reading.lines,
+            scan.lines,
         )
 
     def held(self, text: str, facts: Facts | None = None) -> list[Held]:

@@ -8,10 +8,14 @@ import re
 
 from rackwell.diagnose.hits import Hit
 
-PATTERN = (
-    r"(?i)\b(?:\w*error|\w*exception|traceback|fail(?:ed|ure|s)?|fatal|critical|cannot|can't|unable|denied|refused|time[ds]?[ -]?out|"
-    r"abort(?:ed|ing)?|killed|segfault|panic|assert\w*|not found|no such|undefined|invalid|unsupported|mismatch|corrupt\w*|missing|Xid|NaN)\b"
-)
+#: One expression for each word: a word of three letters and more is found at once in a large text.
+PATTERNS = (
+    r"(?i)error", r"(?i)exception", r"Traceback", r"(?i)fail(?:ed|ure|s)?\b", r"(?i)\bfatal", r"(?i)critical",
+    r"(?i)\bcannot\b", r"(?i)\bcan't\b", r"(?i)\bunable\b", r"(?i)denied", r"(?i)refused", r"(?i)time[ds]?[ -]?out",
+    r"(?i)\babort", r"(?i)\bkilled", r"(?i)segfault", r"(?i)segmentation", r"(?i)\bpanic", r"(?i)\bassert",
+    r"(?i)not found", r"(?i)no such", r"(?i)undefined", r"(?i)\binvalid", r"(?i)unsupported", r"(?i)mismatch",
+    r"(?i)corrupt", r"(?i)\bmissing", r"\bXid\b", r"\bNaN\b", r"(?i)\bdoes not\b", r"(?i)\bdied\b", r"(?i)\bcrash",
+)  # fmt: skip
 _SCORES = (
     (9, r"^\S*(?:Error|Exception|Interrupt)\b(?::|$)"),
     (8, r"(?i)\bXid\b|fatal|panic|segfault|CUDA error|illegal"),
@@ -69,7 +73,7 @@ class Telling:
     last: list[Hit] = dataclasses.field(default_factory=list)
 
     def add(self, hit: Hit) -> None:
-        """A line in which `PATTERN` was found."""
+        """A line in which one of `PATTERNS` was found."""
         shape = _SHAPE.sub("#", hit.message[:200])
         if shape in self.counts:
             self.counts[shape] += 1

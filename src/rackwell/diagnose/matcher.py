@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All expressions of the rules, of the facts and of the starts together, ready for texts of any size."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Sequence
+
+from rackwell.diagnose import facts, starts, unknown
+from rackwell.diagnose.patterns import Filter
+from rackwell.diagnose.rules import Rule
+from rackwell.diagnose.tree import Group, Leaf, Node
+
+_CACHED = 20_000
+ENOUGH = 100
+"""Lines of an expression after which further ones tell nothing new, unless they are counted."""
+
+
+class Kind(enum.Enum):
+    """What an expression is for."""
+
+    RULE = enum.auto()
+    FACT = enum.auto()
+    START = enum.auto()
+    TELLING = enum.auto()
+
+
+class Matcher:
+    """The expressions of rules.
+
+    Attributes:
+        everything: the expressions. kinds: what each is for.
+        lasting: those of rules whose kernel lines outlive a start.
+        counted: those whose lines are counted to the last one; of the others `ENOUGH` are.
+        anchored: indexes of those that ask where a message begins.
+        bare: indexes of those without a literal that could be searched for quickly.
+        around: the widest `within` of the rules that have an expression, for each of them.
+    """
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = list(rules)
+        mine = sorted({leaf.pattern for rule in rules for leaf in (*rule.tree.leaves, *rule.tree.none)})
+        parts = [
+            (Kind.RULE, mine),
+            (Kind.FACT, [pattern for pattern in facts.PATTERNS if pattern not in set(mine)]),
+            (Kind.START, [pattern for pattern in starts.PATTERNS if pattern not in set(mine)]),
+            (Kind.TELLING, [pattern for pattern in unknown.PATTERNS if pattern not in set(mine)]),
+        ]
+        self.everything = [pattern for _, patterns in parts for pattern in patterns]
+        self.kinds = [kind for kind, patterns in parts for _ in patterns]
+        self.lasting = {leaf.pattern for rule in rules if rule.stays for leaf in rule.tree.leaves}
+        self.counted = {pattern for rule in rules for pattern in _counted(rule)}
+        around: dict[str, int] = {}
+        for rule in rules:
+            wide = _widest(rule)
+            for leaf in (*rule.tree.leaves, *rule.tree.none):
+                around[leaf.pattern] = max(around.get(leaf.pattern, 0), wide)
+        self.around = [around.get(pattern, 0) for pattern in self.everything]
+        self.anchored = {i for i, pattern in enumerate(self.everything) if _begins(pattern) != pattern}
+        self._found = Filter(self.everything)
+        raw = [_begins(pattern) for pattern in self.everything]
+        self._every = Filter(raw)
+        self.bare = frozenset(self._every.possible(b"\x01"))
+        self._literal = [index for index in range(len(raw)) if index not in self.bare]
+        self._raw = Filter([raw[index] for index in self._literal])
+        self._reduced: dict[frozenset[int], tuple[list[int], Filter]] = {}
+        self._cache: dict[str, list[int]] = {}
+
+    def message(self, message: str) -> list[int]:
+        """What is found in a message."""
+        known = self._cache.get(message)
+        if known is None:
+            known = self._found.found(message.encode("utf-8", "replace"))
+            if len(message) < 1000:
+                if len(self._cache) > _CACHED:
+                    self._cache.clear()
+                self._cache[message] = known
+        return known
+
+    def line(self, raw: bytes, early: bool = True) -> list[int]:
+        """What may be found in the message of a line: `anchored` ones perhaps not, `bare` ones only when `early`."""
+        if early:
+            return self._every.found(raw)
+        found = self._raw.found(raw)
+        return [self._literal[index] for index in found] if found and self.bare else found
+
+    def without(self, known: Iterable[int]) -> tuple[list[int], Filter]:
+        """What finds out whether lines may hold any but these and the bare ones; see `only` for its indexes."""
+        key = frozenset(known) | self.bare
+        filtered = self._reduced.get(key)
+        if filtered is None:
+            if len(self._reduced) > 30:
+                self._reduced.clear()
+            left = [index for index in range(len(self.everything)) if index not in key]
+            # of several lines at once, each ends where a line ends
+            filtered = left, Filter([f"(?m:{_begins(self.everything[index])})" for index in left])
+            self._reduced[key] = filtered
+        return filtered
+
+    def only(self, wanted: Iterable[int]) -> tuple[list[int], Filter]:
+        """Some of the expressions, and what finds them in a line."""
+        indexes = sorted(wanted)
+        return indexes, Filter([_begins(self.everything[index]) for index in indexes])
+
+
+_ANCHOR = re.compile(r"(?<!\\)((?:\\\\)*)(?:(?<!\[)\^|\\A)")
+
+
+def _begins(pattern: str) -> str:
+    """The expression without the demand that it stands at the beginning."""
+    return _ANCHOR.sub(r"\1", pattern)
+
+
+def _widest(rule: Rule) -> int:
+    bounds = [leaf.bound.within or 0 for leaf in (*rule.tree.leaves, *rule.tree.none)]
+    return max([*bounds, *_group_bounds(rule.tree.node)])
+
+
+def _group_bounds(node: Node | None) -> list[int]:
+    if not isinstance(node, Group):
+        return []
+    return [node.bound.within or 0, *(bound for entry in node.entries for bound in _group_bounds(entry))]
+
+
+def _counted(rule: Rule) -> list[str]:
+    patterns = [count.leaf.pattern for count in rule.tree.counts if count.at_least > ENOUGH]
+    return patterns + ([] if rule.tree.node is None else _telling(rule.tree.node))
+
+
+def _telling(node: Node) -> list[str]:
+    """The expressions of which the lines are counted: of several that must be there, the one that says most."""
+    if isinstance(node, Leaf):
+        return [node.pattern]
+    if not node.every:
+        return [pattern for entry in node.entries for pattern in _telling(entry)]
+    leaves = [entry.pattern for entry in node.entries if isinstance(entry, Leaf)]
+    trouble = [pattern for pattern in leaves if _TROUBLE.search(pattern)]
+    return [max(trouble, key=len)] if trouble else []
+
+
+_TROUBLE = re.compile(r"(?i)error|fail|exception|NVRM|WARN|FAULT|cannot|denied|refused|killed|retract|NaN|illegal|invalid")
