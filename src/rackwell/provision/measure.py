@@ -101,7 +101,8 @@ class _Sweep:
         self.store = Store(target.site.path)
         self.wanted = self._new(content)
         self.hidden = crediting.secrets(target)
-        self.again = f"rackwell bench {self.name} -i {target.site.path}"
+        named = f" --profile {bench}" if bench else ""
+        self.again = f"rackwell bench {self.name}{named} -i {target.site.path}"
 
     def _new(self, content: dict[str, Any]) -> BenchResult:
         started = dt.datetime.now(dt.UTC)
