@@ -328,5 +328,7 @@ def sane(checked: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], reasons
                 "rackwell verify; compare with a build without its patches: speed without right answers is nothing",
             )
         )
-    example = checked["example"] or (str(wrong[0].get("answer") or "")[:80] if wrong else None)
+    example = checked["example"]
+    if example is None and wrong:
+        example = str(wrong[0].get("answer") or "")[:80]
     return {"checked": checked["checked"], "bad": checked["bad"], "example": example, "why": "; ".join(why) or None}

@@ -14,6 +14,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 SLICES, SLICE_S = 120, 0.5
 #: values kept of each latency, quantiles of equal distance
 SAMPLES = 400
+#: what comes so short after the window's end is of its last slice, seconds
+_EDGE_S = 0.005
 #: a steady part needs this share of the window, or it says nothing of a steady state
 MIN_STEADY_SHARE = 0.2
 
@@ -137,9 +139,9 @@ def timeline(
         moment = request.start + request.ttft - start
         for gap in [0.0, *request.gaps]:
             moment += gap
-            place = int(moment / width)
-            if 0 <= place < slices:
-                output[place] += weight
+            # the very last chunk ends the window
+            if 0 <= moment <= end - start + _EDGE_S:
+                output[min(int(moment / width), slices - 1)] += weight
     steps = in_flight(requests)
     found = {
         "t": [round((i + 0.5) * width, 3) for i in range(slices)],
