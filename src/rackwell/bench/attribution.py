@@ -15,7 +15,17 @@ OFF, UNSET = "off", "(default)"
 _PROFILE_IGNORED = frozenset({"limits", "sane", "server", "flags", "environment", "model", "name", "description"})
 #: of the environment: names of an occasion, or told elsewhere
 _ENVIRONMENT_IGNORED = frozenset(
-    {"boot_id", "matrix", "unit_sha256", "server_invocation", "server_environment", "server_release", "driver"}
+    {
+        "boot_id",
+        "matrix",
+        "unit_sha256",
+        "server_invocation",
+        "server_environment",
+        "environment_sha256",
+        "server_release",
+        "driver",
+        "model_config",
+    }
 )
 #: of the sweep: which loads there are, and how long one may take; loads are compared one by one
 _SWEEP_IGNORED = frozenset(
