@@ -78,6 +78,8 @@ class Machines:
         self.plays: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.during: Callable[[str], None] = lambda name: None
+        #: names of plays of which the next one is ended by Ctrl-C
+        self.interrupted: list[str] = []
 
     def on(self, name: str, *events: tuple[str, str, str, dict[str, Any]]) -> None:
         self.plays[name] = list(events)
@@ -100,6 +102,9 @@ class Machines:
             if res.get("changed"):
                 counts["changed"][host] = counts["changed"].get(host, 0) + 1
         collector.take({"event": "playbook_on_stats", "event_data": counts})
+        if name in self.interrupted:
+            self.interrupted.remove(name)
+            result.interrupted = True
         collector.finish(4 if counts["dark"] else 2 if counts["failures"] else 0)
         return result
 
