@@ -118,11 +118,13 @@ def from_options(settings: Iterable[str], unset: Iterable[str], env: Iterable[st
     for text in env:
         name, equals, value = text.partition("=")
         entries.append({"environment": {name: value}} if equals else {"unset_environment": name})
+    if not entries:
+        return []
     try:
         return [variant.change for variant in Variants.model_validate({"variants": entries}).variants]
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        text = str(next(iter((entries or [{}])[_index(first["loc"])].values()), ""))
+        text = str(next(iter(entries[_index(first["loc"])].values())))
         raise RackwellError(
             Problem("wrong-variant", f"{text} is no change of a profile", "command line", first["msg"], "correct it"),
             ExitCode.INVALID,
