@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.findings import Diagnosis, Finding
-from rackwell.diagnose.run import Diagnoser, diagnose, diagnoser
+from rackwell.diagnose.run import Diagnoser, Text, diagnose, diagnoser
 
-__all__ = ["Diagnoser", "Diagnosis", "Facts", "Finding", "diagnose", "diagnoser"]
+__all__ = ["Diagnoser", "Diagnosis", "Facts", "Finding", "Text", "diagnose", "diagnoser"]

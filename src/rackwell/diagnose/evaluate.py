@@ -48,6 +48,8 @@ def evaluate(match: Match, store: Store) -> Evidence | None:
         ways = _ways(match.node, store)
         near = [leaf for leaf in match.none if leaf.bound.within is not None]
         ways = [way for way in ways if not any(_close(leaf, way, store) for leaf in near)]
+        if match.differ:
+            ways = [way for way in ways if _differ(match.differ, _values(way.pairs))]
         if not ways:
             return None
         pairs = ways[0].pairs + pairs
@@ -58,16 +60,10 @@ def evaluate(match: Match, store: Store) -> Evidence | None:
 
 
 def _evidence(pairs: tuple[tuple[str, Hit], ...], store: Store) -> Evidence:
-    values: dict[str, str] = {}
+    values = _values(pairs)
     ranks: dict[str, int] = {}
     counts = []
-    for pattern, hit in pairs:
-        expression = compiled(pattern)
-        if expression.groupindex:
-            found = expression.search(hit.message)
-            for name, value in (found.groupdict() if found else {}).items():
-                if value and name not in values:
-                    values[name] = value
+    for pattern, _ in pairs:
         hits = store.get(pattern)
         if hits is not None:
             counts.append(hits.count)
@@ -75,6 +71,26 @@ def _evidence(pairs: tuple[tuple[str, Hit], ...], store: Store) -> Evidence:
                 ranks.setdefault(rank, first.number)
     ordered = tuple(sorted(ranks, key=lambda rank: ranks[rank]))
     return Evidence(pairs, min(counts, default=1), ordered, values)
+
+
+def _values(pairs: tuple[tuple[str, Hit], ...]) -> dict[str, str]:
+    """What the named groups hold; the first line that gives one counts."""
+    values: dict[str, str] = {}
+    for pattern, hit in pairs:
+        expression = compiled(pattern)
+        if expression.groupindex:
+            found = expression.search(hit.message)
+            for name, value in (found.groupdict() if found else {}).items():
+                if value and name not in values:
+                    values[name] = value
+    return values
+
+
+def _differ(pairs: tuple[tuple[str, str], ...], values: dict[str, str]) -> bool:
+    return all(
+        bool(values.get(first)) and bool(values.get(second)) and values[first] != values[second]
+        for first, second in pairs
+    )
 
 
 def _close(leaf: Leaf, way: Found, store: Store) -> bool:

@@ -97,7 +97,7 @@ class Scored:
 def score(diagnoser: Diagnoser, case: Mapping[str, Any]) -> Scored:
     """One case: a mapping with `input`, and `id`, `area`, `cause`, `remedy`, `severity` as far as they are known."""
     told = diagnoser.diagnose([("", str(case["input"]))])
-    first = told.first
+    first = told.findings[0] if told.findings else None
     return Scored(
         str(case.get("id", "")),
         str(case.get("area", "")),

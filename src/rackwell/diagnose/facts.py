@@ -137,7 +137,9 @@ class Reader:
 
     def _arguments(self, message: str) -> None:
         values: dict[str, Any] = {}
-        for found in compiled(r"(?P<name>\w{2,80})=(?P<value>'[^']{0,400}'|\"[^\"]{0,400}\"|[^,()'\"]{1,200})").finditer(message):
+        for found in compiled(
+            r"(?P<name>\w{2,80})=(?P<value>'[^']{0,400}'|\"[^\"]{0,400}\"|[^,()'\"]{1,200})"
+        ).finditer(message):
             if found["name"] != "server_args" and len(values) < 1000:
                 values[found["name"]] = _value(found["value"])
         self.facts.flags = values

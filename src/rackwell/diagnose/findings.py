@@ -4,10 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.rules import Confidence, Severity
+
+_DOUBT = {"high": 0, "likely": 4, "possible": 25}
+
+
+def standing(rank: int, confidence: Confidence) -> int:
+    """How far ahead a finding stands: its rank, less what is doubtful about it."""
+    return rank - _DOUBT[confidence]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +60,12 @@ class Finding:
     rank: int
     fatal: bool
     lint: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The cause, with how sure it is."""
+        doubt = {"high": "", "likely": "likely: ", "possible": "possibly: "}[self.confidence]
+        return f"{doubt}{self.cause}"
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -104,13 +118,28 @@ class Diagnosis:
 
     @property
     def first(self) -> Finding | None:
-        """The cause; None when none is known."""
-        return self.findings[0] if self.findings else None
+        """The cause; None when none is known, or when all that is found is normal."""
+        found = self.findings[0] if self.findings else None
+        return found if found is not None and found.severity != "noise" else None
 
     @property
     def fatal(self) -> bool:
         """Whether a start of which this is the log will not succeed, whatever is waited for."""
         return any(finding.fatal for finding in self.findings)
+
+    def with_findings(self, extra: Iterable[Finding]) -> Diagnosis:
+        """It with findings that others made, at their ranks; where there are any, nothing is unknown."""
+        added = list(extra)
+        if not added:
+            return self
+        everything = [*self.findings, *added]
+        real = [finding for finding in everything if finding.severity != "noise"]
+        noise = [finding for finding in everything if finding.severity == "noise"]
+        ordered = sorted(real or noise, key=lambda finding: -standing(finding.rank, finding.confidence))
+        normal = (*self.normal, *noise) if real else self.normal
+        return dataclasses.replace(
+            self, findings=tuple(ordered), normal=tuple(normal), unknown=False, telling=(), collect=()
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The payload of ``rackwell diagnose --json``."""

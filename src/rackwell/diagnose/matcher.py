@@ -139,4 +139,6 @@ def _telling(node: Node) -> list[str]:
     return [max(trouble, key=len)] if trouble else []
 
 
-_TROUBLE = re.compile(r"(?i)error|fail|exception|NVRM|WARN|FAULT|cannot|denied|refused|killed|retract|NaN|illegal|invalid")
+_TROUBLE = re.compile(
+    r"(?i)error|fail|exception|NVRM|WARN|FAULT|cannot|denied|refused|killed|retract|NaN|illegal|invalid"
+)

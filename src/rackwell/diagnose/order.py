@@ -8,9 +8,8 @@ import fnmatch
 from collections.abc import Iterable
 
 from rackwell.diagnose.evaluate import Evidence
+from rackwell.diagnose.findings import standing
 from rackwell.diagnose.rules import SYMPTOM, Rule
-
-_DOUBT = {"high": 0, "likely": 4, "possible": 25}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +20,11 @@ class Held:
     evidence: Evidence
 
 
-def key(held: Held) -> tuple[float, int, int, str]:
+def key(held: Held) -> tuple[int, int, int, str]:
     """The smaller, the nearer to the root."""
     rule = held.rule
     parts = len(rule.tree.leaves)
-    return (-(rule.level - _DOUBT[rule.confidence]), held.evidence.first, -parts, rule.id)
+    return (-standing(rule.level, rule.confidence), held.evidence.first, -parts, rule.id)
 
 
 def ordered(held: Iterable[Held]) -> tuple[list[tuple[Held, list[Held]]], list[Held]]:

@@ -29,11 +29,15 @@ _CRI = re.compile(rf"{_ISO} (?:stdout|stderr) [FP] ")
 _COMPOSE = re.compile(r"[a-z][\w.-]{0,62}[ ]{1,20}\| (?=\S)")
 _POD = re.compile(r"\[pod/[\w./-]{1,200}\] ")
 _SGLANG = re.compile(rf"\[(?:{_ISO})?(?P<ranks>(?: ?{_RANK}){{0,6}})\] (?=\S)")
-_PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w.]{0,40})(?: rank=(?P<rank>\d{1,4}))? pid=(?P<pid>\d{1,10})(?:, ip=[\d.]{7,15})?\) ")
+_PROCESS = re.compile(
+    r"\((?P<name>[A-Za-z][\w.]{0,40})(?: rank=(?P<rank>\d{1,4}))? pid=(?P<pid>\d{1,10})(?:, ip=[\d.]{7,15})?\) "
+)
 _WORKER = re.compile(r"_(TP|DP|PP|EP)(\d{1,4})")
 _TORCHRUN = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,4})\]: ?")
 _VLLM = re.compile(rf"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d{{2}}-\d{{2}} {_TIME} (?:\[[^\]\s]{{1,80}}\] )?")
-_NCCL = re.compile(r"(?:[\w.-]{1,64}:\d{1,10}:\d{1,10} )?\[(?P<rank>\d{1,4})\] (?=NCCL |\w{1,40}(?:/\w{1,40}){0,2}\.(?:cc|h|cu):\d)")
+_NCCL = re.compile(
+    r"(?:[\w.-]{1,64}:\d{1,10}:\d{1,10} )?\[(?P<rank>\d{1,4})\] (?=NCCL |\w{1,40}(?:/\w{1,40}){0,2}\.(?:cc|h|cu):\d)"
+)
 _NCCL_TIME = re.compile(rf"\[{_ISO}\] (?=[\w.-]{{1,64}}:\d{{1,10}}:\d{{1,10}} )")
 _ISO_ONLY = re.compile(rf"\[?{_ISO}\]?(?: - | )?")
 _VERBOSE = re.compile(r" {4}MESSAGE=")
@@ -94,7 +98,9 @@ def _note(line: Line, pattern: re.Pattern[str], found: re.Match[str]) -> None:
     elif pattern is _PROCESS:
         line.pid = found["pid"]
         worker = _WORKER.findall(found["name"])
-        line.rank = " ".join("".join(part) for part in worker) or (f"rank{found['rank']}" if found["rank"] else line.rank)
+        line.rank = " ".join("".join(part) for part in worker) or (
+            f"rank{found['rank']}" if found["rank"] else line.rank
+        )
     elif pattern in (_TORCHRUN, _NCCL):
         line.rank = line.rank or f"rank{found['rank']}"
     elif pattern is _BARE_JOURNAL:

@@ -153,7 +153,9 @@ def _unpacked(stream: Iterator[bytes], head: bytes, reading: Reading) -> tuple[I
     opened = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
     if opened is None:
         if head.startswith(b"\x28\xb5\x2f\xfd"):
-            reading.note("the input is compressed by zstd, which is not read here: give it as `zstdcat FILE | rackwell diagnose -`")
+            reading.note(
+                "the input is compressed by zstd, which is not read here: give it as `zstdcat FILE | rackwell diagnose -`"
+            )
         return stream, head
     reading.note("the input was compressed")
     inner = _decompressed(opened(io.BufferedReader(_Stream(stream))), reading)
@@ -252,5 +254,7 @@ def clean(data: bytes) -> bytes:
 def _last_state(line: bytes) -> bytes:
     parts = [part for part in line.split(b"\r") if part.strip()]
     bars = [bool(_PROGRESS.search(part[-2000:])) for part in parts]
-    kept = [part for index, part in enumerate(parts) if not (bars[index] and index + 1 < len(parts) and bars[index + 1])]
+    kept = [
+        part for index, part in enumerate(parts) if not (bars[index] and index + 1 < len(parts) and bars[index + 1])
+    ]
     return b"\x0b".join(kept)

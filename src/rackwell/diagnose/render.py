@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import textwrap
 
-from rackwell.diagnose.findings import Diagnosis, Finding, Said
+from rackwell.diagnose.findings import Diagnosis, EarlierStart, Finding, Said
 
 _WIDTH = 110
 _SURE = {"high": "sure", "likely": "likely", "possible": "possible, not certain"}
@@ -16,24 +16,47 @@ _LINES = 4
 def text(told: Diagnosis) -> str:
     """The whole."""
     parts = [f"note: {note}" for note in told.notes]
-    for number, finding in enumerate(told.findings[:_FINDINGS]):
-        if number == 1:
-            parts.append("also found:")
-        parts.append(one(finding))
-    if len(told.findings) > _FINDINGS:
-        rest = told.findings[_FINDINGS:]
-        parts.append(_wrapped("and", "; ".join(finding.title for finding in rest)))
+    if told.findings and told.first is None:
+        parts += _normal(told.findings)
+    else:
+        parts += _causes(told.findings)
     if told.unknown:
         parts.append(_unknown(told))
-    parts += [
-        _wrapped(
-            "earlier",
-            f"an earlier start (lines {start.first} to {start.last}) failed with: {start.finding.title}; "
-            f"not this one. It would be mended so: {start.finding.remedy}",
-        )
-        for start in told.earlier[-2:]
-    ]
+    parts += [_earlier(start) for start in told.earlier[-2:]]
     return "\n\n".join(parts)
+
+
+def _causes(findings: tuple[Finding, ...]) -> list[str]:
+    parts = [one(finding) for finding in findings[:_FINDINGS]]
+    if len(parts) > 1:
+        parts.insert(1, "also found, not explained by the first:")
+    if len(findings) > _FINDINGS:
+        parts.append(_wrapped("and", "; ".join(f"{each.title} [{each.id}]" for each in findings[_FINDINGS:])))
+    return parts
+
+
+def _normal(findings: tuple[Finding, ...]) -> list[str]:
+    parts = ["nothing wrong is known of this text; it has what is normal, though it looks alarming:", one(findings[0])]
+    if len(findings) > 1:
+        parts.append("\n".join(_wrapped("also", f"{each.title} [{each.id}]") for each in findings[1:]))
+    return parts
+
+
+def _earlier(start: EarlierStart) -> str:
+    found = start.finding
+    where = f"{start.source}, " if start.source else ""
+    rows = [f"an earlier start ({where}lines {start.first} to {start.last}) failed otherwise; this is not about that:"]
+    rows.append(_wrapped("earlier", f"{found.title} [{found.id}]"))
+    rows += [_line("why", line) for line in found.lines[:1]]
+    rows.append(_wrapped("do", found.remedy))
+    return "\n".join(rows)
+
+
+def short(finding: Finding) -> str:
+    """Two lines for the message of another command: what it is, and the line that says so."""
+    rows = [f"{finding.title} ({_SURE[finding.confidence]}) [{finding.id}]"]
+    rows += [f"{line.source or 'line'} {line.number}: {line.text[:200]}" for line in finding.lines[:1]]
+    return "\n".join(rows)
 
 
 def one(finding: Finding) -> str:
@@ -44,7 +67,7 @@ def one(finding: Finding) -> str:
         rows.append(_line("why", line))
     more = []
     if finding.count > len(finding.lines):
-        more.append(f"{finding.count} such lines")
+        more.append(f"{finding.count:,} such lines")
     if len(finding.ranks) > 1:
         more.append(f"ranks {', '.join(finding.ranks[:16])}, {finding.ranks[0]} first")
     if more:

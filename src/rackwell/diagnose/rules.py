@@ -116,9 +116,23 @@ class Rule(pydantic.BaseModel):
             for hole in _HOLE.findall(text):
                 if hole not in groups:
                     raise ValueError(f"${{{hole}}} is no named group of `match`")
+        for name in (name for pair in self._tree.differ for name in pair):
+            if name not in groups:
+                raise ValueError(f"`differ`: {name} is no named group of `match`")
+        if self.fatal:
+            _for_hosts(self._tree)
         if self.severity == "noise" and self.explains:
             raise ValueError("what is normal explains nothing")
         return self
+
+
+def _for_hosts(tree: Match) -> None:
+    """Fatal rules are also looked for on the hosts, by Python's own expressions. Raises ValueError."""
+    for leaf in (*tree.leaves, *tree.none):
+        try:
+            re.compile(leaf.pattern)
+        except re.error as error:
+            raise ValueError(f"'{leaf.pattern}' of a fatal rule is no expression of Python: {error}") from error
 
 
 def filled(text: str, values: dict[str, str]) -> str:
@@ -169,5 +183,3 @@ def load_rules(catalog: Path) -> list[Rule]:
 
 def _invalid(code: str, what: str, path: Path, fix: str) -> RackwellError:
     return RackwellError(Problem(code, f"{path.name}: {what}", str(path), "", fix), ExitCode.INVALID)
-
-

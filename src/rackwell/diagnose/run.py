@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,6 +23,15 @@ from rackwell.diagnose.scan import Scan, chosen
 _LINES = 6
 
 
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A text with a name. `earlier`: it is all of an earlier start, and says nothing of this one."""
+
+    name: str
+    source: Source
+    earlier: bool = False
+
+
 class Diagnoser:
     """The rules, ready for texts. Safe to use again and again; not by several threads at once."""
 
@@ -33,15 +43,16 @@ class Diagnoser:
         """Its rules."""
         return self._matcher.rules
 
-    def diagnose(self, sources: Iterable[tuple[str, Source]], facts: Facts | None = None) -> Diagnosis:
-        """What the texts (name, text) of one machine say.
+    def diagnose(self, sources: Iterable[tuple[str, Source] | Text], facts: Facts | None = None) -> Diagnosis:
+        """What the texts of one machine say: (name, text), or `Text`.
 
         Raises:
             OSError: one cannot be read.
         """
         scan = Scan(self._matcher)
-        for name, source in sources:
-            scan.read(source, name)
+        for each in sources:
+            text = each if isinstance(each, Text) else Text(*each)
+            scan.read(text.source, text.name, earlier=text.earlier)
         known = (facts or Facts()).over(scan.facts.facts)
         causes, noise = ordered(self._held(scan.store, scan.lasting, known))
         findings = tuple(_finding(each, folded) for each, folded in causes)

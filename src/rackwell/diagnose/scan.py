@@ -85,14 +85,16 @@ class Scan:
         self._in_vain: dict[int, int] = {}
         self._known = 0
 
-    def read(self, source: Source, name: str = "") -> None:
-        """One text."""
+    def read(self, source: Source, name: str = "", *, earlier: bool = False) -> None:
+        """One text; one of an earlier start tells of that only."""
         before, self.store = self.store, Store()
         self._begin(name)
         for block in reading.blocks(source, self.reading):
             self._block(block)
         self._count()
         self._settle()
+        if earlier:
+            self._start_anew("start", self.reading.lines + 1)
         before.take(self.store)
         self.store = before
         self._offset += self.reading.lines + 10_000
@@ -197,7 +199,7 @@ class Scan:
             if raw and self._matcher.line(raw, early):
                 self._line(raw, first + index, None)
                 self._seen_lines += 1
-        if self._seen_lines >= self._tired:
+        if self._seen_lines >= self._tired and not early:
             self._tired += min(max(self._tired // 2, _TIRED), 10 * _TIRED)
             self._learn(first + start)
 
@@ -252,7 +254,9 @@ class Scan:
         name = origin.name if origin is not None else line.name
         if line.name and len(self._prefixes) < 16:
             pid = f"[{line.pid}]" if line.pid else ""
-            self._prefixes.add(f" {line.host} {line.name}{pid}: ".encode() if line.host else f"{line.name}{pid}: ".encode())
+            self._prefixes.add(
+                f" {line.host} {line.name}{pid}: ".encode() if line.host else f"{line.name}{pid}: ".encode()
+            )
         kernel = name == "kernel" or _of_kernel(line.message)
         hit = self._hit(text, line.message, line.rank, number)
         for index in found:

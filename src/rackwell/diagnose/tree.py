@@ -65,11 +65,15 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """The whole. `none` must be absent: everywhere, or near the lines that are found."""
+    """The whole. `none` must be absent: everywhere, or near the lines that are found.
+
+    `differ` are pairs of named groups that must both be given, with different texts.
+    """
 
     node: Node | None
     none: tuple[Leaf, ...] = ()
     counts: tuple[Count, ...] = ()
+    differ: tuple[tuple[str, str], ...] = ()
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -86,8 +90,10 @@ class Match:
         if isinstance(value, (str, list)):
             value = {"any": value if isinstance(value, list) else [value]}
         if not isinstance(value, dict):
-            raise MatchError("`match` is an expression, a list, or a mapping with `all`, `any`, `none`, `count`")
-        if unknown := sorted(map(str, set(value) - {"all", "any", "none", "count"})):
+            raise MatchError(
+                "`match` is an expression, a list, or a mapping with `all`, `any`, `none`, `count`, `differ`"
+            )
+        if unknown := sorted(map(str, set(value) - {"all", "any", "none", "count", "differ"})):
             raise MatchError(f"`match` has no {', '.join(unknown)}")
         nodes = [_group(key == "all", value[key], Bound(), 0) for key in ("all", "any") if key in value]
         node: Node | None = nodes[0] if nodes else None
@@ -98,7 +104,16 @@ class Match:
         counts = tuple(_count(entry) for entry in (given if isinstance(given, list) else [given]))
         if node is None and not counts:
             raise MatchError("`match` names nothing that must be there")
-        return cls(node, none, counts)
+        return cls(node, none, counts, _differ(value.get("differ", [])))
+
+
+def _differ(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list):
+        raise MatchError("`differ` is a list of two names of groups, or of such lists")
+    pairs = value if all(isinstance(pair, list) for pair in value) else [value]
+    if not all(len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs):
+        raise MatchError("`differ` is two names of groups, or a list of such pairs")
+    return tuple((first, second) for first, second in pairs)
 
 
 def _flat(node: Node) -> tuple[Node, ...]:

@@ -52,16 +52,24 @@ _COLLECT = {
         "the server's log of one start with NCCL_DEBUG=INFO in its environment",
         "host: nvidia-smi topo -m; nvidia-smi topo -p2p r; cat /proc/cmdline",
     ),
-    "memory": ("host: journalctl -k -b | grep -i -E 'oom|killed process'; free -g", "host: pct config CTID | grep -E 'memory|swap'"),
+    "memory": (
+        "host: journalctl -k -b | grep -i -E 'oom|killed process'; free -g",
+        "host: pct config CTID | grep -E 'memory|swap'",
+    ),
     "systemd": ("container: systemctl status UNIT; systemctl cat UNIT; journalctl -u UNIT -b --no-pager | tail -300",),
-    "build": ("the build's output from its first 'error:' or 'FAILED:' line on", "container: which nvcc; nvcc --version; echo $CUDA_HOME"),
+    "build": (
+        "the build's output from its first 'error:' or 'FAILED:' line on",
+        "container: which nvcc; nvcc --version; echo $CUDA_HOME",
+    ),
     "engine": (
         "the whole log of one start: journalctl -u UNIT _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value UNIT)",
         "container: pip list | grep -i -E 'torch|sgl|flashinfer|nccl'",
     ),
     "network": ("container: ss -ltnp; ip -br addr; cat /etc/resolv.conf",),
 }
-_ALWAYS = ("the lines before the first error, not only the last ones; with rackwell: rackwell diagnose --container NAME",)
+_ALWAYS = (
+    "the lines before the first error, not only the last ones; with rackwell: rackwell diagnose --container NAME",
+)
 
 
 @dataclasses.dataclass
