@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import random
 import sys
@@ -500,6 +502,27 @@ def comparison() -> Comparison:
         noise=0.03,
         confidence=0.95,
     )
+
+
+#: Added to a page under test only: says what is wider than the window.
+PROBE = """addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("body *")].filter((each) => {
+    const inside = each.closest(".scroll, .canvas, pre");
+    return (!inside || inside === each) && each.getBoundingClientRect().right > innerWidth + 1
+      && getComputedStyle(each).position !== "absolute";
+  });
+  document.body.dataset.overflow = Math.max(0, document.documentElement.scrollWidth - innerWidth);
+  document.body.dataset.wide = wide.slice(0, 5).map((each) => each.tagName + "." + each.className).join(" ");
+  document.body.dataset.dark = String(matchMedia("(prefers-color-scheme: dark)").matches);
+  document.body.dataset.paper = getComputedStyle(document.body).backgroundColor;
+});"""
+
+
+def probed(page: str) -> str:
+    """The page with the probe in it, which its policy is told of."""
+    digest = base64.b64encode(hashlib.sha256(PROBE.encode()).digest()).decode()
+    page = page.replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
+    return page.replace("</body>", f"<script>{PROBE}</script></body>")
 
 
 def main(directory: Path) -> None:

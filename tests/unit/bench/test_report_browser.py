@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -15,19 +13,6 @@ from rackwell.bench.report import FILTERS, PACKAGE, data, render, view
 
 from . import sweeps
 
-#: Added to a page under test only: says what is wider than the window.
-PROBE = """addEventListener("load", () => {
-  const wide = [...document.querySelectorAll("body *")].filter((each) => {
-    const inside = each.closest(".scroll, .canvas, pre");
-    return (!inside || inside === each) && each.getBoundingClientRect().right > innerWidth + 1
-      && getComputedStyle(each).position !== "absolute";
-  });
-  document.body.dataset.overflow = Math.max(0, document.documentElement.scrollWidth - innerWidth);
-  document.body.dataset.wide = wide.slice(0, 5).map((each) => each.tagName + "." + each.className).join(" ");
-  document.body.dataset.dark = String(matchMedia("(prefers-color-scheme: dark)").matches);
-  document.body.dataset.paper = getComputedStyle(document.body).backgroundColor;
-});"""
-
 
 @pytest.fixture(scope="module")
 def full() -> str:
@@ -35,13 +20,6 @@ def full() -> str:
     result = sweeps.rich()
     told = view.view(result, sweeps.before(seconds=10), sweeps.comparison(), sweeps.budgets(result))
     return pages.render(PACKAGE, told.as_dict(), FILTERS, data.embedded(result))
-
-
-def probed(page: str) -> str:
-    """The page with the probe in it, which its policy is told of."""
-    digest = base64.b64encode(hashlib.sha256(PROBE.encode()).digest()).decode()
-    page = page.replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
-    return page.replace("</body>", f"<script>{PROBE}</script></body>")
 
 
 def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: str) -> None:
@@ -61,7 +39,7 @@ def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: str) -
 @pytest.mark.parametrize(("width", "dark"), [(400, False), (1600, True)])
 def test_nothing_is_wider_than_the_window(tmp_path: Path, full: str, width: int, dark: bool) -> None:
     file = tmp_path / "report.html"
-    file.write_text(probed(full), encoding="utf-8")
+    file.write_text(sweeps.probed(full), encoding="utf-8")
     document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
     assert console == []
     assert 'data-wide=""' in document
@@ -76,7 +54,7 @@ def test_pages_without_points_or_telemetry_and_of_hostile_text_open_too(tmp_path
     results = {"blind": sweeps.run([blind]), "hostile": sweeps.hostile(), "imported": sweeps.imported()}
     for name, result in results.items():
         file = tmp_path / f"{name}.html"
-        file.write_text(probed(render(result)) if name == "hostile" else render(result), encoding="utf-8")
+        file.write_text(sweeps.probed(render(result)) if name == "hostile" else render(result), encoding="utf-8")
         document, console = open_page(file, tmp_path / name, size="400,1200")
         assert console == [], name
         assert "</footer>" in document

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from rackwell import page
 from rackwell.bench.compare import Comparison, compare
 from rackwell.bench.report import data, view
@@ -16,18 +19,19 @@ PACKAGE = __name__
 FILTERS = {"ms": scales.milliseconds, "streams": scales.count}
 
 
-def render(result: BenchResult, previous: BenchResult | None = None) -> str:
+def render(result: BenchResult, previous: BenchResult | None = None, sites: Sequence[Path] = ()) -> str:
     """The page.
 
     Args:
         result: the run. previous: the run to hold it against, usually the valid one before it.
+        sites: directories whose ``models/`` and ``gpus/`` are looked into before the catalogue, for the step's time.
     """
-    return page.render(PACKAGE, context(result, previous).as_dict(), FILTERS, data.embedded(result))
+    return page.render(PACKAGE, context(result, previous, sites).as_dict(), FILTERS, data.embedded(result))
 
 
-def context(result: BenchResult, previous: BenchResult | None = None) -> view.View:
+def context(result: BenchResult, previous: BenchResult | None = None, sites: Sequence[Path] = ()) -> view.View:
     """Everything the page shows, drawings included; also what is written to files for a paper."""
-    budgets, why = explain_or_why(result)
+    budgets, why = explain_or_why(result, sites)
     return view.view(result, previous, compared(result, previous), budgets, why)
 
 

@@ -28,7 +28,7 @@ def heat(topology: Topology | None) -> Figure | None:
         return None
     count = len(matrix)
     low, high, middle = min(known), max(known), statistics.median(known)
-    frame = Frame(54 + _SIDE * count + 10, 66 + _SIDE * count + 26, left=54, top=58)
+    frame = Frame(max(54 + _SIDE * count + 10, 270.0), 66 + _SIDE * count + 26, left=54, top=58)
     parts = [text(frame.left, 16, "receives", "axis-title"), text(0, 46, "sends", "axis-title")]
     for i in range(count):
         parts.append(text(frame.left + (i + 0.5) * _SIDE, 46, str(i), "tick", "middle"))
