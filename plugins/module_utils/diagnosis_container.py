@@ -114,10 +114,12 @@ class Container:
             "_PID=1",
             "UNIT=" + self.unit,
         )
-        for entry in reversed(records(answer.text)):
-            invocation = str(entry.get("INVOCATION_ID") or "")
-            failed = "Failed with result" in message(entry) and "exec-condition" not in message(entry)
-            if failed and invocation != current and _INVOCATION.fullmatch(invocation):
+        told = [(str(entry.get("INVOCATION_ID") or ""), message(entry)) for entry in records(answer.text)]
+        # the engine ends a stop that was asked for by SIGKILL, which systemd calls a failure too
+        stopped = {invocation for invocation, text in told if text.startswith("Stopping ")}
+        for invocation, text in reversed(told):
+            failed = "Failed with result" in text and "exec-condition" not in text
+            if failed and invocation not in {current, *stopped} and _INVOCATION.fullmatch(invocation):
                 return invocation
         return None
 

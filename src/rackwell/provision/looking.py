@@ -127,7 +127,11 @@ def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) ->
     collection.take(found, start, node.name)
     again = f"see: rackwell diagnose --container {node.name} -i {site.path}"
     # after an automatic restart the present start may not have come to its end yet
-    told = collection.diagnosed(found)
+    try:
+        told = collection.diagnosed(found)
+    except RackwellError as error:
+        # a rule that does not hold: everything else is shown all the same
+        return str(error), again
     finding = told.first or (told.earlier[-1].finding if told.earlier else None)
     if finding is None or finding.severity == "noise":
         return "no rule knows why the server failed", again
