@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -SE
 # SPDX-License-Identifier: Apache-2.0
 """Plays systemd-run, systemctl, journalctl and the probe's recorder for the module's tests, by its name.
 

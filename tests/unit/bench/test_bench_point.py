@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import basic
-from ansible_collections.rackwell.gpu.plugins.module_utils import bench_unit
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_server, bench_unit
 from ansible_collections.rackwell.gpu.plugins.modules import bench_point
 
 from .conftest import DATA, record
@@ -348,3 +348,142 @@ def test_what_cannot_begin_is_said_before_anything_is_started(host: Host, change
     answer = host.call(**change)
     assert answer["rackwell_error"]["code"] == code
     assert host.started() == []
+
+
+def test_the_server_is_warmed_up_greedily_and_sampled_then_flushed(host: Host) -> None:
+    result = host.call()["rackwell_result"]
+    assert host.server is not None
+    asked = [(path, (body or {}).get("temperature")) for path, body in host.server.asked]
+    assert asked == [("/v1/completions", 0.0), ("/v1/completions", 0.8), ("/flush_cache", None)]
+    assert result["flush"]["proved"] is True
+
+
+def test_seconds_of_warm_up_keep_the_points_streams_busy(host: Host) -> None:
+    assert not host.call(warmup={"seconds": 0.3}).get("failed")
+    assert host.server is not None
+    load = [body for path, body in host.server.asked if path == "/v1/completions"][2:]
+    assert len(load) >= 4
+    assert {body["max_tokens"] for body in load} == {64}
+    assert len({body["prompt"] for body in load}) == len(load)
+
+
+def test_warm_up_requests_are_the_clients_and_win_over_the_older_option(host: Host) -> None:
+    result = host.call(warmup={"requests": 7}, warmup_requests=3)["rackwell_result"]
+    command = result["command"]
+    assert command[command.index("--warmup-requests") + 1] == "7"
+    assert result["warmup_requests"] == 7
+
+
+def test_a_server_that_refuses_the_warm_up_is_not_measured(host: Host) -> None:
+    assert host.server is not None
+    host.server.answer = 500
+    answer = host.call()
+    assert answer["rackwell_error"]["code"] == "bench-warmup"
+    assert "HTTP 500" in answer["msg"]
+    assert host.started() == []
+
+
+def test_a_cache_that_was_not_flushed_is_told(host: Host) -> None:
+    assert host.server is not None
+    host.server.flush_status = 400
+    result = host.call()["rackwell_result"]
+    assert result["flush"]["proved"] is False
+    assert any("not proved" in remark for remark in result["remarks"])
+
+
+SANE = {"prompt": "The capital of France is", "expect": "Paris"}
+
+
+def test_the_known_answer_is_asked_before_and_after_and_once_only(host: Host) -> None:
+    assert not host.call(sane=SANE).get("failed")
+    host.call(sane=SANE)
+    assert host.server is not None
+    assert [body["prompt"] for _path, body in host.server.asked if body and body.get("logprobs")] == [
+        SANE["prompt"]
+    ] * 2
+
+
+def test_a_server_that_answers_wrongly_has_no_speed(host: Host) -> None:
+    assert host.server is not None
+    host.server.answer = " Lyon."
+    answer = host.call(sane=SANE)
+    assert answer["rackwell_error"]["code"] == "bench-garbage"
+    assert answer["rackwell_result"]["status"] == "measured"
+    assert "before the measurement" in answer["rackwell_error"]["why"]
+
+
+def test_a_server_that_comes_again_is_waited_for(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.server is not None
+    host.server.health_status = 503
+    (host.plan / "active").write_text("inactive\nactivating\nactive\n")
+    server = host.server
+
+    def later(_seconds: float) -> None:
+        server.health_status = 200
+
+    monkeypatch.setattr(bench_server.time, "sleep", later)
+    assert not host.call(server_wait=60).get("failed")
+    assert [path for path, _body in host.server.asked][:2] == ["/health", "/health"]
+
+
+@pytest.mark.parametrize(
+    ("state", "why"), [("failed", "is failed"), ("inactive", "is inactive"), ("active", "not ready after 0.001 s")]
+)
+def test_a_server_that_does_not_come_is_given_up(
+    host: Host, monkeypatch: pytest.MonkeyPatch, state: str, why: str
+) -> None:
+    assert host.server is not None
+    host.server.health_status = 503
+    (host.plan / "active").write_text(f"inactive\n{state}\n")
+    monkeypatch.setattr(bench_server, "_POLL_S", 0.01)
+    wait = bench_server.Server.wait
+    monkeypatch.setattr(bench_server.Server, "wait", lambda self, _seconds: wait(self, 0.001))
+    answer = host.call(server_wait=1)
+    assert answer["rackwell_error"]["code"] == "server-not-reachable"
+    assert why in answer["rackwell_error"]["why"]
+    assert host.started() == []
+
+
+def test_a_probe_without_the_watch_is_too_old(host: Host) -> None:
+    next((host.root / "probe").rglob("loadgen.py")).unlink()
+    error = host.call()["rackwell_error"]
+    assert (error["code"], error["fix"]) == ("bench-not-staged", "rackwell provision, which stages this one's")
+
+
+def test_the_servers_own_client_runs_where_its_release_can_run_it(host: Host) -> None:
+    packages = host.root / "current/env/lib/python3.12/site-packages"
+    for name in ("sglang/benchmark", "aiohttp", "numpy", "requests", "tqdm", "transformers", "sglang-0.5.16.dist-info"):
+        (packages / name).mkdir(parents=True)
+    (packages / "sglang/benchmark/serving.py").touch()
+    (host.root / "current/env/bin").mkdir()
+    shutil.copy(FAKE, host.root / "current/env/bin/python")
+    result = host.call(client="server")["rackwell_result"]
+    assert result["client"] == {"name": "sglang.benchmark.serving", "version": "0.5.16"}
+    assert result["command"][:3] == [str(host.root / "current/env/bin/python"), "-m", "sglang.benchmark.serving"]
+
+
+def test_where_it_cannot_the_staged_client_runs_and_that_is_remarked(host: Host) -> None:
+    (host.root / "current/env/lib/python3.11/site-packages/sglang").mkdir(parents=True)
+    result = host.call(client="server")["rackwell_result"]
+    assert result["client"] == {"name": "sglang.bench_serving", "version": "0.5.9"}
+    assert any("bench-client measured" in remark for remark in result["remarks"])
+
+
+def test_a_key_is_not_given_to_a_client_that_would_show_it(host: Host) -> None:
+    answer = host.call(client="aiperf", api_key="hunter2")
+    assert answer["rackwell_error"]["code"] == "bench-client"
+    assert "hunter2" not in json.dumps(answer)
+
+
+def test_another_repeat_is_another_measurement_of_its_own(host: Host) -> None:
+    first = host.call()["rackwell_result"]
+    second = host.call(repeat=2)["rackwell_result"]
+    assert (second["repeat"], len(host.started())) == (2, 2)
+    assert first["directory"] != second["directory"]
+
+
+def test_recorder_and_watch_are_packed_for_root(host: Host) -> None:
+    result = host.call()["rackwell_result"]
+    record = json.loads(gzip.decompress((Path(result["directory"]) / "telemetry.json.gz").read_bytes()))
+    assert record["schema"] == "rackwell.telemetry/1"
+    assert not (Path(result["directory"]) / "client" / "telemetry.json").exists()

@@ -102,3 +102,11 @@ def nvmlDeviceGetTotalEnergyConsumption(handle):
 
 def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
     return 0
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [types.SimpleNamespace(pid=4242 + handle, usedGpuMemory=1 << 30)]
+
+
+def nvmlDeviceGetPcieThroughput(handle, counter):
+    return 12_000 + counter
