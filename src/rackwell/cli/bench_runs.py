@@ -137,7 +137,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _show(terminal: Terminal, path: Path, reference: str) -> Outcome:
     from rackwell.bench import store
-    from rackwell.cli import tables
+    from rackwell.bench.table import text
     from rackwell.cli.output import Outcome
 
     terminal.safety = "show changes nothing"
@@ -145,42 +145,29 @@ def _show(terminal: Terminal, path: Path, reference: str) -> Outcome:
     result = entry.load()
 
     def told(out: Console) -> None:
+        out.print(text(result) if result.points else "no point is measured yet")
         for name, value in _facts(entry, result):
-            out.print(f"{name:<10} {value}")
-        if result.points:
-            tables.bench(out, result)
-        for point in result.points:
-            for finding in point.findings:
-                what = finding.get("title") or finding.get("what") or finding.get("id") or "known failure"
-                out.print(f"{point.concurrency:,} streams, repeat {point.repeat}: {what}")
+            out.print(f"{name:<9} {value}")
 
     return Outcome({**_row(entry, result), "result": result.as_json()}, show=told)
 
 
 def _facts(entry: Entry, result: BenchResult) -> list[tuple[str, str]]:
-    """What was run on what, a line each."""
-    release, profile, environment = result.release, result.profile, result.environment
-    topology = result.topology
-    missing = "" if result.complete else ", interrupted: the same command goes on with it"
+    """What stands beside the figures, a line each."""
+    environment, topology, origin = result.environment, result.topology, result.origin
     found = [
-        ("run", entry.reference),
-        ("date", f"{result.date_utc}{missing}"),
-        ("sweep", result.bench),
-        ("host", f"{result.container} on {result.host}" if result.host else result.container),
-        ("GPUs", result.hardware.summary if result.hardware.gpus else ""),
-        ("driver", result.hardware.driver_version or environment.get("driver") or ""),
+        ("state", "" if result.complete else "interrupted: the same command goes on with it"),
         ("kernel", environment.get("kernel") or ""),
         ("CPU", environment.get("cpu") or ""),
-        ("release", f"{release.name} {release.digest[:12]}" if release else ""),
-        ("patches", ", ".join(release.patches) if release else ""),
-        ("profile", f"{profile.name} {profile.digest[:12]}" if profile else ""),
-        ("client", " ".join(filter(None, (result.client.name, result.client.version)))),
         ("topology", f"{topology.verdict or 'no verdict'}, {topology.date_utc or ''}" if topology else ""),
+        ("from", " ".join(filter(None, (origin.tool, origin.version, origin.file))) if origin else ""),
+        ("not told", "; ".join(origin.lost) if origin else ""),
     ]
-    if result.origin is not None:
-        origin = result.origin
-        found.append(("from", " ".join(filter(None, (origin.tool, origin.version, origin.file)))))
-        found.append(("not told", "; ".join(origin.lost)))
+    for point in result.points:
+        for finding in point.findings:
+            what = finding.get("title") or finding.get("id") or "a known failure"
+            found.append(("crash", f"{point.concurrency:,} streams, repeat {point.repeat}: {what}"))
+    found.append(("file", str(entry.file)))
     return [(name, str(value)) for name, value in found if value]
 
 

@@ -248,6 +248,6 @@ def store_with_report(site: Path, result: BenchResult) -> tuple[Path, Path]:
     from rackwell.bench.report import render
 
     store = Store(site)
-    html = render(result, store.previous(result))
+    html = render(result, store.previous(result), [site])
     entry = store.save(result, html)
     return entry.path, entry.path / REPORT

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sweep that is interrupted, and in which the server dies: nothing is lost, and the rest is measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Serving, inside, interrupt_at, rackwell
+
+SWEEP = """\
+concurrency: [2, 8, 1]
+input_tokens: 32
+output_tokens: 16
+prompts_per_stream: 2
+warmup_requests: 1
+point_timeout: 120
+"""
+COUNT = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:30000/metrics').read().decode())"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _served(site: Path, container: str) -> Iterator[None]:
+    """A container that serves, before and after."""
+    _provision(site, container)
+    yield
+    _provision(site, container)
+
+
+def _provision(site: Path, container: str) -> None:
+    ended = rackwell("provision", container, "-i", site, "--no-bench")
+    assert ended.code == 0, ended.json["problems"]
+
+
+def requests(container: str) -> int:
+    """How many requests this start of the server has taken."""
+    found = re.search(r"^sglang:num_requests_total\S* (\d+)", inside(container, "python3", "-c", COUNT), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def test_an_interrupted_sweep_goes_on_and_a_crash_in_it_is_a_result(
+    site: Path, container: str, faults: Callable[..., str], edited: Callable[..., Path], serving: Callable[[], Serving]
+) -> None:
+    copy = edited({})
+    (copy / "bench/e2e.yml").write_text(SWEEP)
+    before = serving()
+    code, told = interrupt_at("output tok/s", "bench", container, "-i", copy, "--profile", "e2e")
+    assert code == 130, told
+    runs = rackwell("bench", "list", container, "-i", copy).result["runs"]
+    first = next(run for run in runs if run["sweep"] == "e2e")
+    assert not first["complete"]
+
+    faults("engine", f"faults.crash_after_requests={requests(container) + 10}")
+    ended = rackwell("bench", container, "-i", copy, "--profile", "e2e")
+    assert (ended.code, ended.result["run_id"]) == (1, first["run"])
+    result = json.loads(Path(ended.result["file"]).read_text())
+    points = {point["concurrency"]: point for point in result["points"]}
+    # the first one from before the interruption, the last one by the server that systemd brought back
+    assert {streams: point["status"] for streams, point in points.items()} == {
+        2: "measured",
+        8: "crashed",
+        1: "measured",
+    }
+    assert (points[2]["valid"], points[1]["valid"], points[8]["valid"]) == (True, True, False)
+    assert points[8]["lines"]
+    assert len({point["seed"] for point in points.values()}) == 3
+    assert (result["complete"], result["environment"]["server_release"]) == (True, before.release.rpartition("/")[2])
+    raw = [path.name for path in (Path(ended.result["file"]).parent / "points").glob("*/client.jsonl.gz")]
+    assert len(raw) >= 2
