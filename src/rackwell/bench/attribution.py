@@ -23,6 +23,7 @@ _ENVIRONMENT_IGNORED = frozenset(
         "server_environment",
         "environment_sha256",
         "server_release",
+        "server_state",
         "driver",
         "model_config",
     }
