@@ -482,6 +482,12 @@ class Activation:
         self._end("returned", release=back.release, ready_seconds=healthy.ready_seconds)
         return True, healthy, f"release {(back.release or 'before')[:12]} is back and serves again"
 
+    def put_back(self, back: Snapshot) -> None:
+        """Put files and slot of what ran before in place and start nothing: the boot does. Raises OSError."""
+        self._hold_restarts(False)
+        self._put(back)
+        self._end("put-back", release=back.release)
+
     def _disable(self) -> None:
         try:
             self.system.systemctl("disable", self.unit)

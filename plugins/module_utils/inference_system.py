@@ -127,6 +127,16 @@ class System:
         if done.returncode != 0:
             raise CommandError((done.stderr or done.stdout).strip() or "systemd-run failed")
 
+    def run_now(self, name: str, command: list[str]) -> None:
+        """Have a command run in a service ``name`` of its own, which outlives whoever asked for it.
+
+        Raises:
+            CommandError: it cannot be ordered; one of that name still runs, among others.
+        """
+        done = self._run("systemd-run", "--quiet", "--collect", "--no-block", f"--unit={name}", "--", *command)
+        if done.returncode != 0:
+            raise CommandError((done.stderr or done.stdout).strip() or "systemd-run failed")
+
     def show(self, unit: str) -> UnitState:
         """The unit's present state."""
         return parse_show(self._run("systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)).stdout)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's own side of a roll, as a program: what a run may ask of this host, and what the host does by itself.
+
+    agent ask  < {"op": ..., "run": ..., "epoch": ...}      one JSON object in, one out
+    agent work switch|return|verify RUN [WHY]               what takes long, in a unit of its own
+    agent boot                                              before the server starts
+
+A request is answered at once; what takes long goes on in ``rackwell-rollout-work.service``, whoever listens. Exit code
+0 with ``{"ok": true, ...}``, 0 with ``{"ok": false, "refused": ...}`` for a run that may not, 1 for anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
+from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_change as changes
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
+    Activation,
+    Check,
+    Gate,
+    Paths,
+    Snapshot,
+)
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
+
+STATE = "/var/lib/rackwell/rollout"
+WORK = "rackwell-rollout-work"
+SCHEMA = "rackwell.rollout_host/1"
+#: what a request for the short part waits for another one
+PATIENCE_S = 10.0
+
+
+class Agent:
+    """This host.
+
+    Args:
+        directory: of the roll's state, root's alone.
+        command: how this program is called, for units and timers.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        activation: Activation,
+        system: System,
+        command: list[str],
+        moment: Callable[[], Moment] = now,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.directory = directory
+        self.locks = Locks(directory, moment)
+        self.changes = changes.Changes(directory, activation, system, command, moment)
+        self._activation = activation
+        self._system = system
+        self._command = command
+        self._moment = moment
+        self._sleep = sleep
+
+    @contextlib.contextmanager
+    def _alone(self, name: str = "request") -> Iterator[None]:
+        """One request at a time; long work has a lock of its own."""
+        end = time.monotonic() + PATIENCE_S
+        path = os.path.join(self.directory, name + ".lock")
+        while True:
+            with files.exclusive(path) as mine:
+                if mine:
+                    yield
+                    return
+            if time.monotonic() > end:
+                raise TimeoutError("another request to this host does not end")
+            self._sleep(0.05)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what a run asks for, if it may.
+
+        Raises:
+            RefusedError: it may not. OSError, CommandError, ChainError, ValueError: it could not be done.
+        """
+        op = str(request.get("op"))
+        if op == "look":
+            return self.look(float(request.get("wait_s") or 0), str(request.get("run") or ""))
+        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        run = str(request["run"])
+        with self._alone():
+            if op == "lock":
+                return self._lock(run, request)
+            self.locks.check(run, int(request["epoch"]))
+            if op == "switch":
+                return self._switch(run, request)
+            if op == "promote":
+                return self._told(self.changes.promote(self._mine(run)))
+            if op == "return":
+                return self._work("return", run, str(request.get("why") or "asked for"))
+            if op == "renew":
+                return {}
+            if op == "unlock":
+                self.changes.record("unlocked", run=run)
+                self.locks.release()
+                return {}
+        raise ValueError(f"unknown request {op!r}")
+
+    def _lock(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
+        change = self.changes.present()
+        if (
+            change is not None
+            and change.state in changes.UNDER_WAY
+            and change.run != run
+            and not request.get("takeover")
+        ):
+            raise RefusedError(f"the change of run {change.run} is {change.state}", None)
+        lock = self.locks.take(run, str(request.get("owner") or "?"), float(request.get("lease_s") or 300))
+        self.changes.record("locked", run=run, epoch=lock.epoch, owner=lock.owner)
+        if change is not None and change.run == run:
+            self.changes.extend(change)
+        return {"epoch": lock.epoch}
+
+    def _mine(self, run: str) -> changes.Change:
+        change = self.changes.present()
+        if change is None or change.run != run:
+            raise ValueError("this run has changed nothing here")
+        return change
+
+    def _told(self, change: changes.Change) -> dict[str, Any]:
+        return {"change": change.told(self._moment())}
+
+    def _switch(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
+        change = self.changes.present()
+        if change is not None and change.run == run and change.state in (changes.OPEN, changes.PROMOTED):
+            return self._told(change)  # it was done, and the answer was lost
+        if not self._working():
+            wanted = Snapshot(**request["wanted"], active=True, enabled=True)
+            check = Check(**request["check"])
+            self.changes.prepare(run, int(request["epoch"]), wanted, check, int(request["confirm_s"]))
+        return self._work("switch", run)
+
+    def _work(self, what: str, run: str, why: str = "") -> dict[str, Any]:
+        """Begin long work in a unit of its own, which outlives whoever asked."""
+        if not self._working():
+            argv = [*self._command, "work", what, run, *([why] if why else [])]
+            self._system.run_now(WORK, argv)
+        return {"working": True}
+
+    def _working(self) -> bool:
+        return not self._system.show(WORK + ".service").ended
+
+    def look(self, wait_s: float, run: str = "") -> dict[str, Any]:
+        """What this host knows; waits for work that is under way, up to so long. Changes nothing."""
+        end = time.monotonic() + wait_s
+        while self._working() and time.monotonic() < end:
+            self._sleep(0.2)
+        moment = self._moment()
+        change, lock = self.changes.present(), self.locks.present()
+        mine = change if change is not None and (not run or change.run == run) else None
+        return {
+            "schema": SCHEMA,
+            "boot_id": moment.boot_id,
+            "working": self._working(),
+            "release": self._activation.present().release,
+            "serves": self._activation.present().active,
+            "lock": lock.told(moment) if lock else None,
+            "ours": lock is not None and lock.run == run,
+            "epoch": self.locks.epoch(),
+            "change": mine.told(moment) if mine else None,
+            "other_change": change.told(moment) if change and not mine else None,
+            "clock": time.time(),
+        }
+
+    # -- long work -----------------------------------------------------------------------------------------------
+
+    def work(self, what: str, run: str, why: str = "") -> changes.Change:
+        """Switch, return or verify; one at a time."""
+        with self._alone("work"), files.exclusive(self._activation.paths.lock) as mine:
+            if not mine:
+                raise TimeoutError("an activation that is no part of a roll is under way")
+            change = self._mine(run)
+            if what == "switch":
+                # a timer or a boot may have come first
+                return self.changes.switch(change) if change.state == changes.SWITCHING else change
+            if what == "verify":
+                return self.changes.verify_return(change) if change.state == changes.RETURNING else change
+            if why == "deadline":
+                if change.state not in changes.UNDER_WAY:
+                    return change
+                why = "nobody confirmed it in time"
+            return self.changes.go_back(change, why)
+
+    def boot(self) -> None:
+        """Before the server starts. The verification comes after it, by a timer."""
+        if self.changes.boot():
+            change = self.changes.present()
+            if change is not None:
+                self._system.run_later(WORK + "-verify", 1, [*self._command, "work", "verify", change.run])
+
+
+def answer(agent: Agent, text: str) -> tuple[dict[str, Any], int]:
+    """The answer to a request and the exit code."""
+    try:
+        request = json.loads(text)
+        if not isinstance(request, dict):
+            raise ValueError("a request is a JSON object")
+        return {"ok": True, **agent.ask(request)}, 0
+    except RefusedError as error:
+        return {"ok": False, "refused": error.why, "lock": error.lock}, 0
+    except (OSError, CommandError, ChainError, ValueError, TypeError, KeyError) as error:
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"}, 1
+
+
+def main(argv: list[str], command: list[str]) -> int:
+    """The program. ``command`` is how it was called."""
+    unit = os.environ.get("RACKWELL_UNIT", "rackwell-inference.service")
+    paths = Paths(
+        os.path.join("/etc/systemd/system", unit),
+        "/etc/rackwell/inference.env",
+        os.environ.get("RACKWELL_ROOT", "/opt/rackwell"),
+        "/var/lib/rackwell",
+    )
+    system = System()
+    gate = Gate(unit, system, lambda check: Client(check.host, check.port, check.api_key))
+    agent = Agent(STATE, Activation(unit, paths, system, gate), system, command)
+    if argv[:1] == ["ask"]:
+        told, code = answer(agent, sys.stdin.read())
+        sys.stdout.write(json.dumps(told, sort_keys=True) + "\n")
+        return code
+    if argv[:1] == ["work"] and len(argv) in (3, 4):
+        change = agent.work(*argv[1:])
+        sys.stdout.write(f"{change.state}: {change.why}\n")
+        return 0
+    if argv == ["boot"]:
+        agent.boot()
+        return 0
+    sys.stderr.write(__doc__ or "")
+    return 2

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's own side of a roll: who may, what is open, and how it returns by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_chain
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
+    Check,
+    GateError,
+    Healthy,
+    Paths,
+    Snapshot,
+)
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, UnitState
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, answer
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Moment
+
+from rackwell.rollout import chain
+
+CHECK = Check("127.0.0.1", 30000, "glm-5", "The capital of France is", "Paris", 16, 100, "sk-marked-secret")
+OLD, NEW = "a" * 64, "b" * 64
+WANTED = {"unit": "[Service]\n", "environment": "HF_TOKEN=hf-marked-secret\n", "release": NEW}
+
+
+@dataclasses.dataclass
+class Node:
+    """The machine under the agent: its clock, its systemd, and the server that it runs."""
+
+    directory: Path
+    moment: Moment = dataclasses.field(default_factory=lambda: Moment("boot-1", 1000.0))
+    release: str = OLD
+    serves: bool = True
+    good: frozenset[str] = frozenset({OLD, NEW})
+    ordered: list[list[str]] = dataclasses.field(default_factory=list)
+    timer: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.paths = Paths("u", "e", "r", str(self.directory))
+
+    # systemd
+    def show(self, _unit: str) -> UnitState:
+        return UnitState(True, "inactive", "", "", "", True, 0.0)
+
+    def run_now(self, _name: str, command: list[str]) -> None:
+        self.ordered.append(command)
+
+    def run_later(self, _name: str, _seconds: int, command: list[str]) -> None:
+        self.timer = command
+
+    def systemctl(self, *_arguments: str) -> None:
+        if self.timer is None:
+            raise CommandError("no such timer")
+        self.timer = None
+
+    # activation
+    def present(self) -> Snapshot:
+        return Snapshot("unit", "env", self.release, self.serves, True, CHECK)
+
+    def begin(self, _wanted: Snapshot, present: Snapshot) -> Snapshot:
+        return present
+
+    def switch(self, wanted: Snapshot, _check: Check) -> Healthy:
+        self.release = str(wanted.release)
+        self._start()
+        return Healthy("i", 1.0, " Paris.")
+
+    def _start(self) -> None:
+        self.serves = self.release in self.good
+        if not self.serves:
+            raise GateError("never-ready", "the engine did not get ready", "after 100 s")
+
+    def return_to(self, back: Snapshot, _check: Check) -> tuple[bool, Healthy | None, str]:
+        self.release = str(back.release)
+        try:
+            self._start()
+        except GateError:
+            return True, None, "what ran before does not serve"
+        return True, Healthy("j", 1.0, " Paris."), "what ran before is back"
+
+    def put_back(self, back: Snapshot) -> None:
+        self.release = str(back.release)
+
+    def start_present(self, _check: Check) -> Healthy:
+        self._start()
+        return Healthy("k", 1.0, " Paris.")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def agent(node: Node) -> Agent:
+    return Agent(str(node.directory / "rollout"), node, node, ["agent"], lambda: node.moment, lambda _s: None)
+
+
+def locked(agent: Agent, run: str = "run-1", lease: float = 60.0) -> int:
+    return int(agent.ask({"op": "lock", "run": run, "owner": "me", "lease_s": lease})["epoch"])
+
+
+def switched(agent: Agent, node: Node, run: str = "run-1") -> int:
+    """Locked, asked to switch, and the work done, as its unit does it."""
+    epoch = locked(agent, run)
+    agent.ask({"op": "switch", "run": run, "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict(), "confirm_s": 60})
+    agent.work(*node.ordered.pop()[2:])
+    return epoch
+
+
+def state(agent: Agent) -> str:
+    return str(agent.look(0, "run-1")["change"]["state"])
+
+
+def test_a_switch_stays_open_until_it_is_promoted(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    assert (node.release, state(agent)) == (NEW, "open")
+    assert node.timer == ["agent", "work", "return", "run-1", "deadline"]
+    agent.ask({"op": "promote", "run": "run-1", "epoch": epoch})
+    assert (state(agent), node.timer) == ("promoted", None)
+    agent.ask({"op": "unlock", "run": "run-1", "epoch": epoch})
+    assert agent.look(0)["lock"] is None
+    events = [record["event"] for record in chain.read(node.directory / "rollout/journal.jsonl")]
+    assert events == ["locked", "switch-asked", "open", "promoted", "unlocked"]
+
+
+def test_what_is_not_promoted_in_time_returns_by_itself(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    assert node.timer is not None
+    agent.work(*node.timer[2:])
+    assert (node.release, node.serves, state(agent)) == (OLD, True, "returned")
+    told, code = answer(agent, json.dumps({"op": "promote", "run": "run-1", "epoch": epoch}))
+    assert (told["ok"], code) == (False, 1)
+    assert "can no longer be promoted" in told["error"]
+
+
+def test_a_deadline_that_comes_after_the_promotion_does_nothing(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    timer = list(node.timer or [])
+    agent.ask({"op": "promote", "run": "run-1", "epoch": epoch})
+    agent.work(*timer[2:])
+    assert (node.release, state(agent)) == (NEW, "promoted")
+
+
+def test_a_start_that_is_not_accepted_returns_at_once(agent: Agent, node: Node) -> None:
+    node.good = frozenset({OLD})
+    switched(agent, node)
+    change = agent.look(0, "run-1")["change"]
+    assert (node.release, change["state"], change["code"]) == (OLD, "returned", "never-ready")
+    assert "did not get ready" in change["why"]
+
+
+def test_a_damaged_old_release_is_told_as_broken(agent: Agent, node: Node) -> None:
+    node.good = frozenset()
+    switched(agent, node)
+    assert state(agent) == "broken"
+
+
+@pytest.mark.parametrize("at", ["switching", "open"])
+def test_a_boot_takes_an_unconfirmed_change_back(agent: Agent, node: Node, at: str) -> None:
+    if at == "open":
+        switched(agent, node)
+    else:
+        epoch = locked(agent)
+        request = {"op": "switch", "run": "run-1", "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict()}
+        agent.ask({**request, "confirm_s": 60})
+        node.release = NEW  # it went down in the middle of the switch
+    node.moment, node.timer = Moment("boot-2", 5.0), None
+    agent.boot()
+    assert (node.release, node.timer) == (OLD, ["agent", "work", "verify", "run-1"])
+    agent.work("verify", "run-1")
+    assert state(agent) == "returned"
+
+
+def test_a_boot_leaves_a_promoted_change_alone(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    agent.ask({"op": "promote", "run": "run-1", "epoch": epoch})
+    node.moment = Moment("boot-2", 5.0)
+    agent.boot()
+    assert (node.release, state(agent), node.timer) == (NEW, "promoted", None)
+
+
+def test_a_holder_that_slept_past_its_lease_is_refused(agent: Agent, node: Node) -> None:
+    epoch = locked(agent)
+    told, code = answer(agent, json.dumps({"op": "lock", "run": "run-2", "owner": "you", "lease_s": 60}))
+    assert (told["ok"], code, told["lock"]["owner"]) == (False, 0, "me")
+    node.moment = Moment("boot-1", 1061.0)
+    second = locked(agent, "run-2")
+    assert second == epoch + 1
+    for op in ("switch", "promote", "return", "unlock", "renew"):
+        told, code = answer(agent, json.dumps({"op": op, "run": "run-1", "epoch": epoch}))
+        assert (told["ok"], "epoch 1 is over" in told["refused"], code) == (False, True, 0)
+    assert agent.look(0, "run-2")["ours"]
+
+
+def test_a_run_takes_its_own_lock_anew_and_its_dead_process_is_refused(agent: Agent) -> None:
+    first, second = locked(agent), locked(agent)
+    assert answer(agent, json.dumps({"op": "unlock", "run": "run-1", "epoch": first}))[0]["ok"] is False
+    assert answer(agent, json.dumps({"op": "unlock", "run": "run-1", "epoch": second}))[0]["ok"] is True
+
+
+def test_a_reboot_ends_a_lease(agent: Agent, node: Node) -> None:
+    locked(agent, lease=10_000)
+    node.moment = Moment("boot-2", 1.0)
+    assert locked(agent, "run-2") == 2
+
+
+def test_an_open_change_keeps_others_out_after_its_lease(agent: Agent, node: Node) -> None:
+    switched(agent, node)
+    node.moment = Moment("boot-1", 5000.0)
+    told, _code = answer(agent, json.dumps({"op": "lock", "run": "run-2", "owner": "you"}))
+    assert "the change of run run-1 is open" in told["refused"]
+
+
+def test_what_is_asked_twice_is_done_once(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    again = agent.ask(
+        {"op": "switch", "run": "run-1", "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict(), "confirm_s": 60}
+    )
+    assert (again["change"]["state"], node.ordered) == ("open", [])
+    agent.ask({"op": "return", "run": "run-1", "epoch": epoch, "why": "slow"})
+    agent.work(*node.ordered.pop()[2:])
+    agent.ask({"op": "return", "run": "run-1", "epoch": epoch, "why": "slow"})
+    agent.work(*node.ordered.pop()[2:])
+    events = [record["event"] for record in chain.read(node.directory / "rollout/journal.jsonl")]
+    assert events.count("returned") == 1
+
+
+def test_no_secret_is_told_or_journalled(agent: Agent, node: Node) -> None:
+    switched(agent, node)
+    told = json.dumps(agent.look(0, "run-1")) + (node.directory / "rollout/journal.jsonl").read_text()
+    assert "marked-secret" not in told
+    file = node.directory / "rollout/change.json"
+    assert "marked-secret" in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"op": "lock"}', '{"op": "nonsense", "run": "r", "epoch": 0}'])
+def test_a_request_that_makes_no_sense_changes_nothing(agent: Agent, text: str) -> None:
+    told, code = answer(agent, text)
+    assert (told["ok"], code) in ((False, 1), (False, 0))
+    assert agent.locks.epoch() == 0
+
+
+def test_both_sides_write_the_same_journal(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [{"kind": "note", "text": "ä\n"}, {"kind": "note", "number": 1.5}]
+    here, there = tmp_path / "here", tmp_path / "there"
+    with chain.Chain(here) as journal:
+        for record in records:
+            journal.append(dict(record))
+    for record in records:
+        rollout_chain.append(str(there), dict(record))
+    assert here.read_bytes() == there.read_bytes()
+    there.write_bytes(there.read_bytes() + b'{"half')
+    rollout_chain.append(str(there), {"kind": "note"})
+    assert [record["seq"] for record in chain.read(there)] == [1, 2, 3]
