@@ -11,11 +11,12 @@ from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.rules import Confidence, Severity
 
 _DOUBT = {"high": 0, "likely": 4, "possible": 25}
+_HARM = {"blocker": 0, "wrong-output": 3, "degraded": 6, "noise": 0}
 
 
-def standing(rank: int, confidence: Confidence) -> int:
-    """How far ahead a finding stands: its rank, less what is doubtful about it."""
-    return rank - _DOUBT[confidence]
+def standing(rank: int, confidence: Confidence, severity: Severity) -> int:
+    """How far ahead a finding stands: its rank, less what is doubtful about it, and what harms less."""
+    return rank - _DOUBT[confidence] - _HARM[severity]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Diagnosis:
         everything = [*self.findings, *added]
         real = [finding for finding in everything if finding.severity != "noise"]
         noise = [finding for finding in everything if finding.severity == "noise"]
-        ordered = sorted(real or noise, key=lambda finding: -standing(finding.rank, finding.confidence))
+        ordered = sorted(real or noise, key=lambda finding: -standing(finding.rank, finding.confidence, finding.severity))
         normal = (*self.normal, *noise) if real else self.normal
         return dataclasses.replace(
             self, findings=tuple(ordered), normal=tuple(normal), unknown=False, telling=(), collect=()

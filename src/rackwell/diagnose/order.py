@@ -24,7 +24,7 @@ def key(held: Held) -> tuple[int, int, int, str]:
     """The smaller, the nearer to the root."""
     rule = held.rule
     parts = len(rule.tree.leaves)
-    return (-standing(rule.level, rule.confidence), held.evidence.first, -parts, rule.id)
+    return (-standing(rule.level, rule.confidence, rule.severity), held.evidence.first, -parts, rule.id)
 
 
 def ordered(held: Iterable[Held]) -> tuple[list[tuple[Held, list[Held]]], list[Held]]:

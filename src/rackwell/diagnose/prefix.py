@@ -17,7 +17,7 @@ _RANK = r"(?:PP|DP|TP|EP|ATTN_?TP|ATTN_?CP|CP|MOE_?EP)\d{1,4}"
 #: journalctl short, short-iso, short-precise, short-full, syslog: time, host, then `name[pid]:` or `kernel:`
 _JOURNAL = re.compile(
     rf"(?:{_SHORT}|{_ISO}|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_ISO} [A-Z]{{2,5}}) "
-    r"(?P<host>[\w.-]{1,64}) (?P<name>[^\s:\[\]]{1,64})(?:\[(?P<pid>\d{1,10})\])?: "
+    r"(?P<host>\w[\w.-]{0,63}) (?P<name>[^\s:\[\]]{1,64})(?:\[(?P<pid>\d{1,10})\])?: "
 )
 _BARE_JOURNAL = re.compile(r"(?P<name>[A-Za-z_(][^\s:\[\]]{0,63})\[(?P<pid>\d{1,10})\]: ")
 _KERNEL = re.compile(

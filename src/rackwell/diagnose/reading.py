@@ -178,6 +178,9 @@ def _decompressed(stream: Any, reading: Reading) -> Iterator[bytes]:
 
 def _encoding(head: bytes, reading: Reading) -> codecs.IncrementalDecoder | None:
     name = ""
+    # logs in these encodings are full of zeros
+    if head[:4096].count(0) * 5 < len(head[:4096]):
+        return None
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         name = "utf-32"
     elif head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -209,8 +212,12 @@ def _binary(head: bytes) -> bool:
 
 def _whole_lines(stream: Iterator[bytes], reading: Reading) -> Iterator[Block]:
     """Blocks that end where lines end; what is too long in a line is left out."""
-    number, rest, skipping = 1, b"", False
+    number, rest, skipping, begun = 1, b"", False, False
     for part in stream:
+        if not begun:
+            # byte order marks
+            part = part.lstrip(b"\xef\xbb\xbf")
+            begun = True
         if skipping:
             _, newline, part = part.partition(b"\n")
             if not newline:

@@ -18,6 +18,7 @@ from rackwell.diagnose.matcher import ENOUGH, Kind, Matcher
 from rackwell.diagnose.patterns import Filter
 from rackwell.diagnose.prefix import split
 from rackwell.diagnose.reading import Block, Origin, Reading, Source
+from rackwell.diagnose.safe import shown
 
 _GROUP = 16
 _SHOWN = 2000
@@ -87,6 +88,7 @@ class Scan:
 
     def read(self, source: Source, name: str = "", *, earlier: bool = False) -> None:
         """One text; one of an earlier start tells of that only."""
+        name = shown(name, 80)
         before, self.store = self.store, Store()
         self._begin(name)
         for block in reading.blocks(source, self.reading):
