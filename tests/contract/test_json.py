@@ -272,6 +272,50 @@ def test_topology(rig: Rig, tmp_path: Path) -> None:
     jsonschema.validate(envelope["result"], table(machines=every(machine)))
 
 
+LOAD = table(input_tokens={"type": "integer"}, output_tokens={"type": "integer"}, concurrency={"type": "integer"})
+COMPARISON = table(
+    baseline=every(TEXT),
+    candidate=every(TEXT),
+    min_effect={"type": "number"},
+    noise={"type": "number"},
+    confidence={"type": "number"},
+    overall={"anyOf": [table(metric=TEXT, ratio=NUMBER, low=NUMBER, high=NUMBER, verdict=TEXT), {"type": "null"}]},
+    rows=every(
+        table(
+            load=LOAD,
+            metric=TEXT,
+            unit=TEXT,
+            baseline=NUMBER,
+            candidate=NUMBER,
+            ratio=NUMBER,
+            low=NUMBER,
+            high=NUMBER,
+            verdict={"enum": ["faster", "slower", "same", "higher", "lower", "inconclusive", "not-comparable"]},
+            why=TEXT,
+        )
+    ),
+    rejected=every(table(side=TEXT, run_id=TEXT, load=LOAD, reasons=every(TEXT))),
+    only_baseline=every(LOAD),
+    only_candidate=every(LOAD),
+    attribution=table(
+        verdict={"enum": ["cause", "refused", "none"]},
+        text=TEXT,
+        cause={"type": ["object", "null"]},
+        changes=every(table(part=TEXT, name=TEXT, before=TEXT, after=TEXT, text=TEXT)),
+        unknown=every(TEXT),
+    ),
+    notes=every(TEXT),
+)
+
+
+def test_compare(rig: Rig) -> None:
+    stored = rig.json("bench", "glm5-01")["result"]["file"]
+    envelope = rig.json("compare", stored, stored)
+    jsonschema.validate(envelope, ENVELOPE)
+    assert (envelope["schema"], envelope["ok"]) == ("rackwell.compare/1", True)
+    jsonschema.validate(envelope["result"], table(runs=every(TEXT), comparisons=every(COMPARISON)))
+
+
 def test_usage_error(rig: Rig) -> None:
     envelope = rig.json("provision", "--nope")
     jsonschema.validate(envelope, ENVELOPE)

@@ -20,6 +20,8 @@ __all__ = ["Comparison", "Overall", "Rejected", "Row", "Verdict", "compare", "ju
 MIN_EFFECT = 0.03
 """The least difference that counts as one."""
 CONFIDENCE = 0.95
+MANY = 50
+"""Runs a side beyond which nobody is told to measure more often, but longer."""
 
 
 def compare(
@@ -140,13 +142,14 @@ def judge_interval(metric: Metric, found: Interval, min_effect: float, confidenc
     if found.low > 1 / least and found.high < least:
         return "same", f"{told}: inside the least effect of {percent(min_effect)}"
     needed = found.needed(min_effect)
-    enough = "" if min(found.blocks) >= needed else f"; about {needed} runs a side would tell"
-    reason = (
-        "it holds 1"
-        if found.low <= 1 <= found.high
-        else f"it holds less than the least effect of {percent(min_effect)}"
-    )
-    return "inconclusive", f"{told}: {reason}{enough}"
+    enough = ""
+    if min(found.blocks) < needed:
+        enough = (
+            f"about {needed} runs a side would tell" if needed <= MANY else "its points differ too much: measure longer"
+        )
+    whole = "no difference" if found.low <= 1 <= found.high else f"less than the least effect of {percent(min_effect)}"
+    reason = f"it may be {whole}; {enough}".removesuffix("; ")
+    return "inconclusive", f"{told}: {reason}"
 
 
 def _chunks(load: Load, metric: Metric, one: Sequence[BenchResult], two: Sequence[BenchResult]) -> str:

@@ -81,7 +81,8 @@ def _verdict(row: Row) -> str:
     """With how much faster it is; of what is inconclusive, how many runs would tell, as the reason says it."""
     if row.verdict == "inconclusive":
         _, found, tail = row.why.partition("; about ")
-        return f"inconclusive (~{tail.split()[0]} runs a side)" if found else row.verdict
+        enough = f"~{tail.split()[0]} runs a side" if found else "too noisy" if "too much" in row.why else ""
+        return f"inconclusive ({enough})" if enough else "inconclusive"
     if row.ratio is None or row.verdict == "same":
         return row.verdict
     factor = max(row.ratio, 1 / row.ratio)

@@ -83,6 +83,8 @@ def facts_of(result: BenchResult, sites: Sequence[Path]) -> tuple[Facts | None, 
     if result.topology and result.topology.memory_gb_per_s:
         source = "the newest `rackwell verify` of this machine"
         bandwidth = Figure(result.topology.memory_gb_per_s, "GB/s", "measured", source)
+    if any("stand-in" in name for name in names):
+        return None, "the GPUs are the laboratory's stand-ins: their figures are those of a model"
     if bandwidth is None:
         named = ", ".join(sorted(names)) or "(unknown)"
         return None, f"the memory bandwidth of {named} is not known: describe it in gpus/ of the site"

@@ -95,7 +95,17 @@ def test_one_run_a_side_near_the_threshold_is_inconclusive() -> None:
 
 def test_an_inconclusive_verdict_says_what_would_tell() -> None:
     row = compare(one("a", 100.0), one("b", 102.0), "output_tok_per_s").rows[0]
-    assert row.why.endswith("it holds 1; about 9 runs a side would tell")
+    assert row.why.endswith("it may be no difference; about 9 runs a side would tell")
+
+
+def test_nobody_is_sent_to_measure_a_thousand_times() -> None:
+    def uneven(name: str) -> BenchResult:
+        points = [full(64, 800.0 * (1.0, 0.6, 1.7)[i], repeat=i + 1) for i in range(3)]
+        return story.run(name, 1, points, story.TUNED_FLAGS, [])
+
+    found = compare(uneven("a"), uneven("b"), "output")
+    assert found.rows[0].why.endswith("its points differ too much: measure longer")
+    assert any("inconclusive (too noisy)" in text for text, _ in lines(found, [uneven("a")], [uneven("b")]))
 
 
 def test_several_runs_a_side_narrow_the_interval() -> None:

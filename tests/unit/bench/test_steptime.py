@@ -247,6 +247,8 @@ def test_what_cannot_be_reckoned_says_why() -> None:
     assert "memory bandwidth of (unknown)" in why(hardware=base.hardware.model_copy(update={"gpus": []}))
     assert "speculative" in why(profile_content={"flags": {**story.BASE_FLAGS, "speculative-algorithm": "NEXTN"}})
     assert "--enable-dp-attention" in why(profile_content={"flags": {**story.BASE_FLAGS, "enable-dp-attention": True}})
+    toy = base.hardware.gpus[0].model_copy(update={"name": f"{story.GPU} (stand-in)"})
+    assert "stand-ins" in why(hardware=base.hardware.model_copy(update={"gpus": [toy]}))
     invalid = [p.model_copy(update={"valid": False}) for p in base.points]
     assert why(points=invalid) == "no valid point tells how long a step took"
     rate = Throughput(
