@@ -180,12 +180,13 @@ def _told(result: BenchResult, compared: Comparison | None, budgets: Sequence[St
         from rackwell.bench.report.versus import headline as versus
 
         main = [each for each in compared.rows if each.metric == "output_tok_per_s"] or compared.rows[:1]
-        lines.append(f"against {', '.join(compared.baseline)}: {versus(main)} {compared.attribution.text}.")
+        lines.append(f"against {', '.join(compared.baseline)}: {versus(main)}")
         for each in main:
             if each.ratio and each.low and each.high:
                 where = count(each.load[2])
                 span = f"{each.low:.2f} to {each.high:.2f}"
                 lines.append(f"  {where}: {ratio(each.ratio, 1.0)} ({span}), {each.verdict.replace('-', ' ')}")
+        lines.append(compared.attribution.text)
     for budget in (budgets or [])[:1]:
         lines += [f"at {count(budget.load[2])}: {line}" for line in budget.statements[:3]]
     return lines

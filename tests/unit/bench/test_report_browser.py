@@ -22,11 +22,18 @@ def full() -> str:
     return pages.render(PACKAGE, told.as_dict(), FILTERS, data.embedded(result))
 
 
-def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: str) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(400, False), (1600, True)])
+def test_no_console_message_and_nothing_wider_than_the_window(
+    tmp_path: Path, full: str, width: int, dark: bool
+) -> None:
     file = tmp_path / "report.html"
-    file.write_text(full, encoding="utf-8")
-    document, console = open_page(file, tmp_path / "profile")
+    file.write_text(sweeps.probed(full), encoding="utf-8")
+    document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
     assert console == []
+    assert 'data-wide=""' in document
+    assert 'data-overflow="0"' in document
+    assert f'data-dark="{str(dark).lower()}"' in document
+    assert ('data-paper="rgb(18, 20, 23)"' in document) is dark
     for ident in ("throughput-1024-512", "energy-1024-512", "ttft-8192-256", "versus", "steps", "p2p", "lengths"):
         assert f'<svg id="{ident}-plot"' in document
     # the script has run: it shows the button, a cursor in each plot, and one of several
@@ -36,44 +43,29 @@ def test_no_console_message_and_every_plot_is_there(tmp_path: Path, full: str) -
     assert document.count('class="choice away other"') + document.count('class="choice other away"') == 7
 
 
-@pytest.mark.parametrize(("width", "dark"), [(400, False), (1600, True)])
-def test_nothing_is_wider_than_the_window(tmp_path: Path, full: str, width: int, dark: bool) -> None:
-    file = tmp_path / "report.html"
-    file.write_text(sweeps.probed(full), encoding="utf-8")
-    document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
+@pytest.mark.parametrize("name", ["hostile", "imported"])
+def test_pages_of_hostile_text_and_of_almost_nothing_open_too(tmp_path: Path, name: str) -> None:
+    file = tmp_path / f"{name}.html"
+    result = sweeps.hostile() if name == "hostile" else sweeps.imported()
+    file.write_text(sweeps.probed(render(result)), encoding="utf-8")
+    document, console = open_page(file, tmp_path / name, size="400,1200")
     assert console == []
-    assert 'data-wide=""' in document
+    assert "</footer>" in document
+    assert "<script>alert" not in document
     assert 'data-overflow="0"' in document
-    assert f'data-dark="{str(dark).lower()}"' in document
-    assert ('data-paper="rgb(18, 20, 23)"' in document) is dark
 
 
-def test_pages_without_points_or_telemetry_and_of_hostile_text_open_too(tmp_path: Path) -> None:
-    blind = sweeps.point(4, sweeps.STORY[16], seconds=10)
-    blind["telemetry"] = None
-    results = {"blind": sweeps.run([blind]), "hostile": sweeps.hostile(), "imported": sweeps.imported()}
-    for name, result in results.items():
-        file = tmp_path / f"{name}.html"
-        file.write_text(sweeps.probed(render(result)) if name == "hostile" else render(result), encoding="utf-8")
-        document, console = open_page(file, tmp_path / name, size="400,1200")
-        assert console == [], name
-        assert "</footer>" in document
-        assert "<script>alert" not in document
-        if name == "hostile":
-            assert 'data-overflow="0"' in document
-
-
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("<script>throw new Error('broken')</script>", "Content Security Policy"),
-        ('<img src="https://example.invalid/x.png">', "Content Security Policy"),
-        ('<p style="color: red">', "Content Security Policy"),
-    ],
-)
-def test_the_policy_refuses_what_is_not_ours(tmp_path: Path, fault: str, told: str) -> None:
+def test_the_policy_refuses_what_is_not_ours(tmp_path: Path) -> None:
     """Also shows that a fault in the page would be seen by the tests above."""
+    faults = {
+        "inline script": "<script>throw new Error('broken')</script>",
+        "image 'https://example.invalid": '<img src="https://example.invalid/x.png">',
+        "inline style": '<p style="color: red">',
+    }
     page = tmp_path / "report.html"
-    page.write_text(render(sweeps.imported()).replace("<footer>", f"{fault}<footer>"), encoding="utf-8")
+    page.write_text(render(sweeps.imported()).replace("<footer>", f"{''.join(faults.values())}<footer>"), "utf-8")
     _document, console = open_page(page, tmp_path / "profile")
-    assert any(told in line for line in console)
+    refused = [line for line in console if "Content Security Policy" in line]
+    assert len(refused) == len(faults), console
+    for told in faults:
+        assert any(told in line for line in refused), told
