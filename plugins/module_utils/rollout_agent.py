@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_change as changes
@@ -33,7 +33,6 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system impo
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
 
-STATE = "/var/lib/rackwell/rollout"
 WORK = "rackwell-rollout-work"
 SCHEMA = "rackwell.rollout_host/1"
 #: what a request for the short part waits for another one
@@ -104,6 +103,9 @@ class Agent:
             if op == "return":
                 return self._work("return", run, str(request.get("why") or "asked for"))
             if op == "renew":
+                change = self.changes.present()
+                if change is not None and change.run == run and not self._working():
+                    self.changes.extend(change)
                 return {}
             if op == "unlock":
                 self.changes.record("unlocked", run=run)
@@ -142,7 +144,9 @@ class Agent:
         if not self._working():
             wanted = Snapshot(**request["wanted"], active=True, enabled=True)
             check = Check(**request["check"])
-            self.changes.prepare(run, int(request["epoch"]), wanted, check, int(request["confirm_s"]))
+            self.changes.prepare(
+                run, int(request["epoch"]), wanted, check, int(request["confirm_s"]), request.get("fatal")
+            )
         return self._work("switch", run)
 
     def _work(self, what: str, run: str, why: str = "") -> dict[str, Any]:
@@ -217,19 +221,30 @@ def answer(agent: Agent, text: str) -> tuple[dict[str, Any], int]:
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}, 1
 
 
-def main(argv: list[str], command: list[str]) -> int:
-    """The program. ``command`` is how it was called."""
-    unit = os.environ.get("RACKWELL_UNIT", "rackwell-inference.service")
-    paths = Paths(
-        os.path.join("/etc/systemd/system", unit),
-        "/etc/rackwell/inference.env",
-        os.environ.get("RACKWELL_ROOT", "/opt/rackwell"),
-        "/var/lib/rackwell",
-    )
+class Place(NamedTuple):
+    """What the agent looks after; written into its launcher when it is installed."""
+
+    unit: str = "rackwell-inference.service"
+    environment_file: str = "/etc/rackwell/inference.env"
+    root: str = "/opt/rackwell"
+    state: str = "/var/lib/rackwell"
+
+
+def agent_of(place: Place, command: list[str]) -> Agent:
+    """The agent of this machine."""
+    paths = Paths("/etc/systemd/system/" + place.unit, place.environment_file, place.root, place.state)
     system = System()
-    gate = Gate(unit, system, lambda check: Client(check.host, check.port, check.api_key))
-    agent = Agent(STATE, Activation(unit, paths, system, gate), system, command)
-    if argv[:1] == ["ask"]:
+    directory = os.path.join(place.state, "rollout")
+    text = files.read_text(os.path.join(directory, "change.json"))
+    fatal = (json.loads(text).get("fatal") or []) if text else []
+    gate = Gate(place.unit, system, lambda check: Client(check.host, check.port, check.api_key), fatal=fatal)
+    return Agent(directory, Activation(place.unit, paths, system, gate), system, command)
+
+
+def main(argv: list[str], place: Place, command: list[str]) -> int:
+    """The program. ``command`` is how it is called."""
+    agent = agent_of(place, command)
+    if argv == ["ask"]:
         told, code = answer(agent, sys.stdin.read())
         sys.stdout.write(json.dumps(told, sort_keys=True) + "\n")
         return code

@@ -41,7 +41,8 @@ class Change(NamedTuple):
     Attributes:
         back: what ran before, to return to. wanted: what was switched to. check: how to tell that it serves.
         confirm_s: seconds from a healthy start to the return, unless it is promoted. why: of the state, for people.
-        seconds: of the steps on this host, by name.
+        seconds: of the steps on this host, by name. fatal: rules that end the wait for a start, as the module has them.
+        log: lines that tell why a start was not accepted. journal: that start's lines for its diagnosis, bounded.
     """
 
     run: str
@@ -56,6 +57,9 @@ class Change(NamedTuple):
     until: float = 0.0
     boot_id: str = ""
     seconds: dict[str, float] | None = None
+    fatal: list[dict[str, Any]] | None = None
+    log: list[str] | None = None
+    journal: list[str] | None = None
 
     def as_json(self) -> str:
         """For the disk."""
@@ -85,6 +89,8 @@ class Change(NamedTuple):
             "code": self.code,
             "returns_in_s": None if left is None or self.state != OPEN else round(max(left, 0.0), 1),
             "seconds": self.seconds or {},
+            "log": self.log or [],
+            "journal": self.journal or [],
         }
 
 
@@ -143,14 +149,22 @@ class Changes:
 
     # -- what a run asks for -------------------------------------------------------------------------------------
 
-    def prepare(self, run: str, epoch: int, wanted: Snapshot, check: Check, confirm_s: int) -> Change:
+    def prepare(
+        self,
+        run: str,
+        epoch: int,
+        wanted: Snapshot,
+        check: Check,
+        confirm_s: int,
+        fatal: list[dict[str, Any]] | None = None,
+    ) -> Change:
         """Write down what will be switched and what to return to. Nothing that runs is touched.
 
         Raises:
             OSError: no space.
         """
         back = self._activation.present()
-        change = Change(run, epoch, SWITCHING, wanted, back, check, confirm_s)
+        change = Change(run, epoch, SWITCHING, wanted, back, check, confirm_s, fatal=fatal)
         self.record("switch-asked", run=run, epoch=epoch, release_from=back.release, release_to=wanted.release)
         return self._keep(change)
 
@@ -169,7 +183,8 @@ class Changes:
             healthy = self._activation.switch(change.wanted, change.check)
         except GateError as error:
             why = f"{error.what}: {error.why}"
-            return self.go_back(change._replace(code=error.code), why)
+            told = change._replace(code=error.code, log=error.lines, journal=error.journal)
+            return self.go_back(told, why)
         except _UNFORESEEN as error:
             return self.go_back(change._replace(code="switch-error"), f"the switch failed half-way: {error}")
         change = change._replace(state=OPEN, seconds={**(change.seconds or {}), **_seconds(begun, healthy)})

@@ -98,6 +98,24 @@ options:
     description: Seconds from start to ready. An engine that dies is noticed at once, whatever this is.
     type: int
     default: 3600
+  roll:
+    description:
+      - The roll that this switch is a part of. The host switches by itself then, and returns by itself unless the roll
+        confirms the change. Needs M(rackwell.gpu.rollout_host).
+    type: dict
+    suboptions:
+      run:
+        description: Its id.
+        type: str
+        required: true
+      epoch:
+        description: The epoch that this host gave it with the lock.
+        type: int
+        required: true
+      confirm_s:
+        description: Seconds from a start that serves to the return, unless the roll renews or confirms.
+        type: int
+        default: 120
   allow_stop:
     description: Consent to end what a running server serves. Without it O(state=stopped) fails when one runs.
     type: bool
@@ -192,6 +210,7 @@ journal:
   elements: str
 """
 
+import json
 import os
 import signal
 import time
@@ -221,9 +240,12 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system impo
     run_condition,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_guard import rolling
 
 SCHEMA = "rackwell.inference_server/1"
 STATE = "/var/lib/rackwell"
+#: the host's own side of a roll, as module rollout_host installs it
+LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
 # a text of another shape than expected, too: nothing may end a switch before its return
 _UNFORESEEN = (CommandError, OSError, ValueError, LookupError, TypeError)
 _FIXES = {
@@ -247,6 +269,7 @@ class Server:
         self.release: str = p["release"] or ""
         self.root: str = p["root"]
         self.user: str = p["user"]
+        self.roll: dict[str, Any] = p.get("roll") or {}
         self.check = Check(
             host=p["host"],
             port=p["port"],
@@ -373,6 +396,7 @@ class Server:
             why = "it would be disturbed, and would falsify what is measured"
             fix = "stop it for that time with --allow-stop-server (it is started again), or run this while it is down"
             fail(self.module, "server-running", "the inference server runs", self.unit, why, fix, held=True)
+        self._nobody_rolls()
         if not self.module.check_mode:
             with files.exclusive(self.paths.lock) as mine:
                 if not mine:
@@ -534,11 +558,68 @@ class Server:
             told = f"would {'restart' if restarts else 'start'} {self.unit}: {', '.join(reasons)}"
             note = "; not there yet: " + ", ".join(notes) if notes else ""
             done(self.module, True, {**plan, "missing": notes}, diff=diff, msg=told + note)
+        self._nobody_rolls()
+        if self.roll:
+            self._by_agent(reasons, diff)
         with files.exclusive(self.paths.lock) as mine:
             if not mine:
                 self._activation_runs()
             reasons = self._still(drift, reasons)
             self._activate(reasons, self._diff())
+
+    # -- in a roll -----------------------------------------------------------------------------------------------
+
+    def _nobody_rolls(self) -> None:
+        """A host in the middle of a roll is that roll's alone."""
+        why = rolling(STATE, str(self.roll.get("run") or ""))
+        if why:
+            fix = "wait for it; rackwell status shows it, rackwell resume or abort ends one that died"
+            fail(self.module, "locked", "a roll is under way on this host", self.unit, why, fix)
+
+    def _agent(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the host's own side of a roll, which goes on whatever becomes of this process."""
+        code, out, err = self.module.run_command([LAUNCHER, "ask"], data=json.dumps(request))
+        try:
+            told: dict[str, Any] = json.loads(out)
+        except ValueError:
+            told = {"error": (err or out).strip()[-400:] or f"it ended with {code}"}
+        if told.get("refused"):
+            fix = "rackwell status shows whose it is"
+            fail(self.module, "locked", "this host refuses the roll", self.unit, told["refused"], fix)
+        if code != 0 or told.get("error"):
+            fix = "rackwell provision installs it anew"
+            fail(self.module, "agent-failed", "the host's own side of the roll failed", LAUNCHER, told["error"], fix)
+        return told
+
+    def _by_agent(self, reasons: list[str], diff: list[dict[str, str]]) -> None:
+        """Have the host itself switch, wait, and return when that start is not accepted."""
+        p = self.module.params
+        wanted = {"unit": p["unit"], "environment": p["environment"], "release": self.release}
+        asked = {"op": "switch", **self.roll, "wanted": wanted, "check": self.check._asdict(), "fatal": p["fatal"]}
+        told = self._agent(asked)
+        while told.get("working"):
+            told = self._agent({"op": "look", "run": self.roll["run"], "wait_s": 30})
+        change = told.get("change") or {}
+        if change.get("state") == "open":
+            result = {
+                "schema": SCHEMA,
+                "unit": self.unit,
+                "release": self.release,
+                "reasons": reasons,
+                "change": change,
+            }
+            done(self.module, True, result, diff=diff)
+        self._fail(
+            change.get("code") or "switch-error",
+            "the new release was not accepted",
+            self.unit,
+            change.get("why") or "the work on this host ended without a word",
+            log=change.get("log") or [],
+            journal=change.get("journal") or [],
+            rolled_back=True,
+            rollback_verified=change.get("state") == "returned",
+            change=change,
+        )
 
     def _still(self, drift: list[str], reasons: list[str]) -> list[str]:
         """The reasons as they hold under the lock: since the first look, which may have waited for a server that was
@@ -633,6 +714,14 @@ def argument_spec() -> dict[str, Any]:
         "condition": {"type": "list", "elements": "str", "default": []},
         "fatal": {"type": "list", "elements": "dict", "default": []},
         "ready_timeout": {"type": "int", "default": 3600},
+        "roll": {
+            "type": "dict",
+            "options": {
+                "run": {"type": "str", "required": True},
+                "epoch": {"type": "int", "required": True},
+                "confirm_s": {"type": "int", "default": 120},
+            },
+        },
         "allow_stop": {"type": "bool", "default": False},
         "return_after": {"type": "int", "default": 0},
         "state": {"type": "str", "choices": ["started", "checked", "running", "stopped"], "default": "started"},
