@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     group.command("show")(show)
     group.command("test")(test)
     group.command("score")(score)
+    group.command("page")(page)
     app.add_typer(group, name="rules")
 
 
@@ -168,3 +169,28 @@ def _scored(case: Scored) -> str:
     lines.append(f"  does     {case.remedy or '-'}")
     lines.append(f"  remedy   {case.expected_remedy}")
     return "\n".join(lines)
+
+
+def page(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")],
+    catalog: CatalogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All rules as one HTML page that can be searched, and that asks nothing of any network."""
+
+    def body(terminal: Terminal) -> Outcome:
+        from rackwell.cli.output import Outcome
+        from rackwell.diagnose import rulepage
+        from rackwell.errors import Problem, RackwellError
+
+        del terminal
+        rules = _rules(catalog)
+        try:
+            out.write_text(rulepage.render(rules), encoding="utf-8")
+        except OSError as error:
+            raise RackwellError(Problem("no-output", f"{out} cannot be written", "", error.strerror or "")) from error
+        return Outcome(
+            {"file": str(out), "rules": len(rules)}, show=lambda shown: shown.print(f"{len(rules)} rules in {out}")
+        )
+
+    execute("rules", as_json, body)

@@ -26,6 +26,13 @@ Confidence = Literal["high", "likely", "possible"]
 Identifier = Annotated[str, pydantic.Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
 Text = Annotated[str, pydantic.Field(min_length=1)]
 
+#: The areas in the order in which they are read: from the hardware up.
+AREAS = {
+    "driver": "Driver and GPU", "pve": "Proxmox VE and containers", "p2p": "PCIe and peer-to-peer", "cuda": "CUDA",
+    "memory": "Host memory", "network": "Network", "systemd": "systemd", "security": "Security",
+    "kernel-build": "Compilers and JIT", "nccl": "NCCL", "flashinfer": "FlashInfer", "sglang": "SGLang",
+    "model": "Models and weights", "quality": "Quality of answers", "bench": "Benchmarks",
+}  # fmt: skip
 #: How far up the causal chain the rules of an area stand where they do not say.
 RANKS = {
     "driver": 80, "pve": 70, "p2p": 65, "cuda": 60, "memory": 60, "network": 55, "systemd": 50, "nccl": 50,

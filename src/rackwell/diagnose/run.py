@@ -19,6 +19,7 @@ from rackwell.diagnose.reading import Source
 from rackwell.diagnose.rules import Rule, filled, load_rules
 from rackwell.diagnose.safe import shown
 from rackwell.diagnose.scan import Scan, chosen
+from rackwell.diagnose.tree import Match
 
 _LINES = 6
 
@@ -37,6 +38,10 @@ class Diagnoser:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._matcher = Matcher(rules)
+        self._asking: dict[str, list[tuple[Rule, Match]]] = {}
+        for rule in rules:
+            for pattern in dict.fromkeys(leaf.pattern for leaf in rule.tree.leaves):
+                self._asking.setdefault(pattern, []).append((rule, rule.tree))
 
     @property
     def rules(self) -> list[Rule]:
@@ -81,10 +86,11 @@ class Diagnoser:
         if lasting.hits:
             both = Store()
             both.take(lasting)
-            both.take(store, {pattern for pattern in store.hits if pattern not in lasting.hits})
+            both.take(store)
         found = []
-        for rule in self.rules:
-            evidence = evaluate(rule.tree, both if rule.stays else store)
+        asked = {rule.id: (rule, tree) for pattern in both.hits for rule, tree in self._asking.get(pattern, ())}
+        for rule, tree in asked.values():
+            evidence = evaluate(tree, both if rule.stays else store)
             if evidence is not None and rule.when.holds(facts):
                 found.append(Held(rule, evidence))
         return found

@@ -72,6 +72,7 @@ class Scan:
         self._before: tuple[list[bytes], int, set[int]] = ([], 1, set())
         self._pending: tuple[list[bytes], int, set[int], int] = ([], 1, set(), 0)
         self._prefixes: set[bytes] = set()
+        self._kernel = Store()
         self._fresh()
 
     def _fresh(self) -> None:
@@ -266,7 +267,7 @@ class Scan:
             if kind is Kind.RULE:
                 self.store.add(pattern, hit)
                 if kernel and pattern in matcher.lasting:
-                    self.lasting.add(pattern, hit)
+                    self._kernel.add(pattern, hit)
             elif kind is Kind.FACT:
                 self.facts.read(pattern, line.message)
             elif kind is Kind.TELLING:
@@ -309,6 +310,9 @@ class Scan:
         self._fresh()
         if kind == "boot":
             self.lasting = Store()
+        else:
+            self.lasting.take(self._kernel)
+        self._kernel = Store()
 
 
 def _of_kernel(message: str) -> bool:
