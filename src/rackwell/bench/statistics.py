@@ -136,19 +136,39 @@ def _draws(
     seed: int,
 ) -> list[float]:
     """Deviations of the estimate, sorted: what it may be off by, in standard deviations of a block."""
+    table = _table(pool)
     rng = random.Random(seed)  # noqa: S311 - the same figures each time
-    values = [d for d, _ in pool]
-    weights = [w for _, w in pool]
     found = [0.0] * replicates
     for sign, sizes in ((-1.0, sizes_a), (1.0, sizes_b)):
         for size in sizes:
-            drawn = rng.choices(values, weights, k=size * replicates)
+            drawn = map(table.__getitem__, rng.randbytes(size * replicates))
             share = sign / (size * len(sizes))
-            for i in range(replicates):
-                found[i] += share * sum(drawn[i * size : (i + 1) * size])
-    # the variance itself is estimated: as in Student's distribution
+            sums = map(sum, zip(*[drawn] * size, strict=True))
+            found = [value + share * total for value, total in zip(found, sums, strict=True)]
+    return sorted(value * factor for value, factor in zip(found, _unsure(freedom, replicates, seed), strict=True))
+
+
+def _table(pool: list[tuple[float, float]]) -> list[float]:
+    """256 equally likely values of the pool, of mean square 1: a byte draws one."""
+    ordered = sorted(pool)
+    step = sum(weight for _, weight in ordered) / 256
+    table: list[float] = []
+    reached, place = ordered[0][1], 0
+    for i in range(256):
+        while reached < (i + 0.5) * step and place < len(ordered) - 1:
+            place += 1
+            reached += ordered[place][1]
+        table.append(ordered[place][0])
+    raw = math.sqrt(statistics.fmean(d * d for d in table))
+    return [d / raw for d in table] if raw > 0 else table
+
+
+@functools.lru_cache(maxsize=64)
+def _unsure(freedom: float, replicates: int, seed: int) -> tuple[float, ...]:
+    """Factors for a variance that is itself estimated, as in Student's distribution."""
+    rng = random.Random(seed + 1)  # noqa: S311
     half, scale = freedom / 2, 2 / freedom
-    return sorted(d / math.sqrt(rng.gammavariate(half, scale)) for d in found)
+    return tuple(1 / math.sqrt(rng.gammavariate(half, scale)) for _ in range(replicates))
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -138,7 +138,7 @@ def test_little_data_is_inconclusive_and_no_failure() -> None:
 def test_before_and_after_a_drifting_machine_is_not_taken_for_the_build() -> None:
     drifting = Design("", 3, 4, drift=-0.10)
     around = Design("", 3, 8, drift=-0.10, around=True)
-    assert verdicts(drifting, 0.0, 20, seed=2, replicates=200)["fail"] >= 12  # what A, B alone would say
+    assert verdicts(drifting, 0.0, 20, seed=2, replicates=200)["fail"] >= 8  # what A, B alone would say
     assert verdicts(around, 0.0, 20, seed=2, replicates=200)["fail"] <= 1
 
 
