@@ -160,6 +160,8 @@ def test_neither_check_mode_nor_a_run_beside_another_activates(
     server.paths = SimpleNamespace(lock="/x/lock", marker="/x/marker")
     server._differences = lambda: ["release"]
     server._preflight = list
+    server.roll = {}
+    server._nobody_rolls = lambda: None
     server._diff = dict
     server._activate = lambda *_: end(rackwell_error={"code": "activated"})
     server._still = lambda *_: ["release"]
@@ -238,6 +240,7 @@ def test_a_server_that_runs_is_stopped_with_consent_only(monkeypatch: pytest.Mon
     monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
     server, ended = asked(active=True, condition=[])
     ordered: list[int] = []
+    server._nobody_rolls = lambda: None
     server.activation = SimpleNamespace(
         stop=lambda: stopped.append(True), return_by_itself=ordered.append, returns=lambda: False
     )
@@ -256,6 +259,7 @@ def test_a_server_that_is_down_needs_no_consent(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(inference_server.files, "exclusive", lambda _path: contextlib.nullcontext(True))
     ordered: list[int] = []
     server, ended = asked(active=False, condition=[], return_after=600)
+    server._nobody_rolls = lambda: None
     server.activation = SimpleNamespace(stop=lambda: None, return_by_itself=ordered.append, returns=lambda: awaited)
     with pytest.raises(EndedError):
         server.stopped()

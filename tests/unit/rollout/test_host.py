@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
     Snapshot,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, UnitState
-from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, answer
-from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Moment
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, Place, answer
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_guard import rolling
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_install import differences, install, put
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Moment, now
 
 from rackwell.rollout import chain
 
@@ -259,3 +263,34 @@ def test_both_sides_write_the_same_journal(tmp_path: Path) -> None:
     there.write_bytes(there.read_bytes() + b'{"half')
     rollout_chain.append(str(there), {"kind": "note"})
     assert [record["seq"] for record in chain.read(there)] == [1, 2, 3]
+
+
+def test_others_keep_off_while_a_roll_is_under_way(agent: Agent, node: Node) -> None:
+    state = str(node.directory)
+    assert rolling(state) == ""
+    node.moment = now()
+    epoch = locked(agent)
+    assert "run run-1 of me holds this host" in rolling(state)
+    assert rolling(state, "run-1") == ""
+    agent.ask({"op": "unlock", "run": "run-1", "epoch": epoch})
+    assert rolling(state) == ""
+    epoch = switched(agent, node)
+    agent.ask({"op": "unlock", "run": "run-1", "epoch": epoch})
+    assert "the change of run run-1 is open" in rolling(state)
+
+
+def test_the_installed_program_needs_nothing_but_python(tmp_path: Path) -> None:
+    place = Place(root=str(tmp_path / "opt"), state=str(tmp_path / "state"))
+    old = tmp_path / "lib/agent-0000000000000000/x.py"
+    old.parent.mkdir(parents=True)
+    old.write_text("")
+    wanted = install(place, sys.executable, str(tmp_path / "lib"), str(tmp_path / "units"))
+    assert len(differences(wanted)) == len(wanted.wanted)
+    put(wanted)
+    assert differences(wanted) == []
+    assert not old.exists()
+    launcher = tmp_path / "lib/rollout-agent"
+    asked = subprocess.run(
+        [launcher, "ask"], input='{"op": "unlock", "run": "r", "epoch": 1}', capture_output=True, text=True, check=False
+    )
+    assert (asked.returncode, json.loads(asked.stdout)["refused"]) == (0, "epoch 1 is over: the newest is 0")
