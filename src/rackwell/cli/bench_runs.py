@@ -163,10 +163,6 @@ def _facts(entry: Entry, result: BenchResult) -> list[tuple[str, str]]:
         ("from", " ".join(filter(None, (origin.tool, origin.version, origin.file))) if origin else ""),
         ("not told", "; ".join(origin.lost) if origin else ""),
     ]
-    for point in result.points:
-        for finding in point.findings:
-            what = finding.get("title") or finding.get("id") or "a known failure"
-            found.append(("crash", f"{point.concurrency:,} streams, repeat {point.repeat}: {what}"))
     found.append(("file", str(entry.file)))
     return [(name, str(value)) for name, value in found if value]
 
