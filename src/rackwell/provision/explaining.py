@@ -5,16 +5,37 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rackwell.ansible.results import Failure
 from rackwell.errors import Problem, RackwellError
 
 if TYPE_CHECKING:
     from rackwell.diagnose import Diagnosis, Facts, Finding
+    from rackwell.provision.builds import Built
+    from rackwell.site.declaration import Site
+    from rackwell.site.node import Node
 
 _SURE = {"high": "", "likely": "likely: ", "possible": "possibly, not for certain: "}
+
+
+_PACKAGES = {"flashinfer_python": "flashinfer", "nvidia_nccl_cu12": "nccl", "nvidia_nccl_cu13": "nccl"}
+
+
+def known(site: Site, container: Node, built: Mapping[str, Built] | None = None) -> Facts:
+    """What is declared: flags, environment and driver; with `built` also the versions of the server's release."""
+    from rackwell.diagnose import Facts
+
+    facts: dict[str, Any] = {"driver": container.text("nvidia_userspace_version")}
+    with contextlib.suppress(RackwellError):
+        profile = site.profile(container)
+        facts |= {"flags": profile.flags, "environment": profile.environment}
+    if built is not None and "release" in built:
+        for wheel in built["release"].manifest.get("wheels") or []:
+            name, _, rest = str(wheel.get("filename", "")).lower().partition("-")
+            facts[_PACKAGES.get(name, name)] = rest.partition("-")[0]
+    return Facts.of(facts)
 
 
 def finding_in(lines: Sequence[str], facts: Facts | None = None) -> Finding | None:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
-from rackwell.errors import ExitCode, Problem
-from rackwell.provision import builds, declared, measure, plays
+from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.provision import builds, declared, explaining, gpus, measure, plays
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.provision.lock import container_lock
@@ -131,12 +132,22 @@ def provision(
             check=check,
             diff=diff,
         )
+        _keep_figures(played, run, target, check)
         again = f"rackwell provision {name} -i {target.site.path}"
-        outcome = Provisioned(target, built, played, check, plays.problems(played, again), played.exit_code)
+        facts = explaining.known(target.site, target.container, built) if played.failures else None
+        outcome = Provisioned(target, built, played, check, plays.problems(played, again, facts), played.exit_code)
         if outcome.exit_code != ExitCode.DONE or check:
             return outcome
         _bench(outcome, run, progress, bench)
         return outcome
+
+
+def _keep_figures(played: PlayResult, run: RunDirectory, target: Target, check: bool) -> None:
+    """Keep the report of the GPUs when it was made without a server beside it: its figures explain the benchmark."""
+    with contextlib.suppress(RackwellError):
+        found = gpus.seen(played, target.container.name)
+        if not check and found.report is not None and not found.report.beside_server:
+            gpus.keep(found, run, target.site.state, target.container.name)
 
 
 def _consent(allow_restart: bool) -> dict[str, Any]:
