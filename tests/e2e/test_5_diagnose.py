@@ -35,10 +35,8 @@ def _one_start_each(site: Path, container: str, host: str) -> Iterator[None]:
     lab("reset", "--host", host)
     inside(container, f"rm -f {DROP_IN}; systemctl daemon-reload; systemctl reset-failed {SERVER}; true")
     restart(container, "active")
-    for _ in range(300):
-        if inside(container, "curl -so /dev/null -w %{http_code} http://127.0.0.1:30000/health || true") == "200":
-            return
-    pytest.fail("the server does not come back")
+    ask = "import urllib.request as u; u.urlopen('http://127.0.0.1:30000/health', timeout=5)"
+    inside(container, f'for n in $(seq 100); do python3 -c "{ask}" 2>/dev/null && exit 0; sleep 0.2; done; exit 1')
 
 
 def restart(container: str, state: str) -> None:
@@ -62,7 +60,7 @@ def printed(*arguments: str | Path) -> str:
     [
         ("kv-memory", "sglang-fraction-too-small", "--mem-fraction-static"),
         ("nccl-interface", "nccl-ifname-missing", "NCCL_SOCKET_IFNAME"),
-        ("unknown-flag", "sglang-flag-unknown", "flag"),
+        ("unknown-flag", "sglang-flag-unknown", "option"),
         ("model-missing", "model-path-missing", "path"),
     ],
 )

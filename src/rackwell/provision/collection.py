@@ -20,6 +20,7 @@ _PACKAGES = {"flashinfer-python": "flashinfer", "nvidia-nccl-cu12": "nccl", "nvi
 #: how near to the root what a check of the GPUs finds is, beside the rules' ranks
 _RANKS = {"nodes": 84, "driver": 86, "gpus": 82, "host": 78, "links": 72, "health": 84, "cuda": 62}
 _P2P_RANK = 66
+_READY = "The server is fired up and ready to roll!"
 _OPTIONAL = frozenset({"pct-start", "gate", "memory", "host-memory", "host-nvidia-smi", "nodes"})
 _ORDER = ("journal", "gate", "unit", "kernel", "kernel-earlier", "pct-start", "nvidia-smi")
 
@@ -117,7 +118,21 @@ def diagnosed(collection: Collection) -> Diagnosis:
             if before.first is not None and before.first.severity != "noise":
                 earlier.append(EarlierStart(1, before.lines, before.first, one.place))
     found = with_more(told, gate_findings(collection.gate))
-    return dataclasses.replace(found, earlier=tuple(earlier), notes=(*found.notes, *_notes(collection)))
+    found = dataclasses.replace(found, earlier=tuple(earlier), notes=(*found.notes, *_notes(collection)))
+    return _calm(found) if found.first is None and _serves(collection) else found
+
+
+def _serves(collection: Collection) -> bool:
+    """Whether the unit is active and said that it is ready."""
+    unit = collection.facts.get("unit") or {}
+    journal = next((one.text for one in collection.taken if one.name == "journal"), "")
+    return unit.get("ActiveState") == "active" and _READY in journal
+
+
+def _calm(told: Diagnosis) -> Diagnosis:
+    """Of a server that runs nothing need be known: lines that look like trouble are shown for one that does not."""
+    note = "the server said that it is ready, and nothing that was read points to a failure"
+    return dataclasses.replace(told, unknown=False, telling=(), collect=(), notes=(*told.notes, note))
 
 
 def _place(one: Taken) -> tuple[int, str]:
