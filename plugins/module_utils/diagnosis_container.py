@@ -114,7 +114,9 @@ class Container:
             "_PID=1",
             "UNIT=" + self.unit,
         )
-        told = [(str(entry.get("INVOCATION_ID") or ""), message(entry)) for entry in records(answer.text)]
+        told: list[tuple[str, str]] = [
+            (str(entry.get("INVOCATION_ID") or ""), message(entry)) for entry in records(answer.text)
+        ]
         # the engine ends a stop that was asked for by SIGKILL, which systemd calls a failure too
         stopped = {invocation for invocation, text in told if text.startswith("Stopping ")}
         for invocation, text in reversed(told):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -135,16 +136,14 @@ def _bundled(done: Diagnosed, site: Site, node: Node | None, path: Path, names: 
 
 def _declared(site: Site, node: Node) -> dict[str, str]:
     """The profile and the build as they are declared."""
+    places = {}
+    with contextlib.suppress(RackwellError):
+        places["site/profile.yml"] = site.profile_file(node)
+    if build := site.build_name(node, "release"):
+        places["site/build.yml"] = site.path / "builds" / f"{build}.yml"
     found = {}
-    places = {"site/profile.yml": lambda: site.profile_file(node)}
-    build = site.build_name(node, "release")
-    if build:
-        places["site/build.yml"] = lambda: site.path / "builds" / f"{build}.yml"
-    for name, where in places.items():
-        try:
-            path = where()
+    for name, path in places.items():
+        with contextlib.suppress(OSError):
             if files.is_file(path):
                 found[name] = path.read_text(encoding="utf-8", errors="replace")[:_SHOWN_TEXT]
-        except (OSError, RackwellError):
-            continue
     return found
