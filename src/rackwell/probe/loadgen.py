@@ -29,7 +29,9 @@ from typing import Any
 SCHEMA = "rackwell.loadgen/1"
 #: how often the loop's lag is measured, seconds
 PERIOD = 0.02
-BEGIN, END = "rackwell: requests begin at", "rackwell: requests ended at"
+#: begins each line of this program; the recorder takes a sample as it sees one
+MARK = "rackwell: "
+BEGIN, END = MARK + "requests begin at", MARK + "requests ended at"
 
 
 class Watch:

@@ -65,26 +65,50 @@ class Nvml:
 
     def sample(self) -> list[dict[str, Any]]:
         """One reading of each GPU; the energy counter runs since the driver was loaded, in millijoules."""
-        return [self._sample(handle) for handle in self._handles]
+        return [{**self.power(gpu), **self.use(gpu), **self.state(gpu)} for gpu in range(self.count)]
 
-    def _sample(self, handle: Any) -> dict[str, Any]:
-        api = self._api
-        power, instant = self._power(handle)
-        use = self._read(api.nvmlDeviceGetUtilizationRates, handle)
+    def power(self, gpu: int) -> dict[str, Any]:
+        """What moves fastest."""
+        power, instant = self._power(self._handles[gpu])
+        return {"power_w": power, "power_instant": instant}
+
+    def use(self, gpu: int) -> dict[str, Any]:
+        """What is summed up or averaged by the driver itself."""
+        handle = self._handles[gpu]
+        use = self._read(self._api.nvmlDeviceGetUtilizationRates, handle)
+        return {
+            "energy_mj": self._read(self._api.nvmlDeviceGetTotalEnergyConsumption, handle),
+            "utilization_pct": None if use is None else int(use.gpu),
+            "memory_utilization_pct": None if use is None else int(use.memory),
+        }
+
+    def state(self, gpu: int) -> dict[str, Any]:
+        """What moves slowly."""
+        api, handle = self._api, self._handles[gpu]
         memory = self._read(api.nvmlDeviceGetMemoryInfo, handle)
         limit = self._read(api.nvmlDeviceGetEnforcedPowerLimit, handle)
         return {
-            "power_w": power,
-            "power_instant": instant,
             "power_limit_w": None if limit is None else limit / 1000,
-            "utilization_pct": None if use is None else int(use.gpu),
-            "memory_utilization_pct": None if use is None else int(use.memory),
             "memory_used_mib": None if memory is None else int(memory.used) >> 20,
             "temperature_c": self._read(api.nvmlDeviceGetTemperature, handle, api.NVML_TEMPERATURE_GPU),
             "sm_clock_mhz": self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_SM),
             "memory_clock_mhz": self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_MEM),
-            "energy_mj": self._read(api.nvmlDeviceGetTotalEnergyConsumption, handle),
             "throttle_reasons": self._read(self._reasons, handle),
+        }
+
+    def calls(self, gpu: int) -> dict[str, Callable[[], Any]]:
+        """Each call by itself, to learn what it costs."""
+        api, handle = self._api, self._handles[gpu]
+        return {
+            "power": lambda: self._power(handle),
+            "energy": lambda: self._read(api.nvmlDeviceGetTotalEnergyConsumption, handle),
+            "utilisation": lambda: self._read(api.nvmlDeviceGetUtilizationRates, handle),
+            "power_limit": lambda: self._read(api.nvmlDeviceGetEnforcedPowerLimit, handle),
+            "memory": lambda: self._read(api.nvmlDeviceGetMemoryInfo, handle),
+            "temperature": lambda: self._read(api.nvmlDeviceGetTemperature, handle, api.NVML_TEMPERATURE_GPU),
+            "sm_clock": lambda: self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_SM),
+            "memory_clock": lambda: self._read(api.nvmlDeviceGetClockInfo, handle, api.NVML_CLOCK_MEM),
+            "throttle_reasons": lambda: self._read(self._reasons, handle),
         }
 
     def processes(self) -> list[dict[str, Any]]:

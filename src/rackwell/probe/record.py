@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rackwell.probe import loadgen
 from rackwell.probe.report import host, problem
 from rackwell.probe.serverload import ServerLoad
 from rackwell.probe.telemetry import Sampler
@@ -166,6 +167,10 @@ class Window:
             self.end_seen = True
             self._close(now)
 
+    def mark(self) -> None:
+        """Have a whole sample now."""
+        self._sampler.mark()
+
     def finish(self, now: float) -> None:
         """The command has ended."""
         if self.start is not None and self.end is None:
@@ -216,6 +221,8 @@ def _run(command: Sequence[str], window: Window, lines: Lines, relay: Relay) -> 
             now = time.monotonic()
             text = raw.decode(errors="replace").rstrip("\r\n")
             window.line(text, now)
+            if text.startswith(loadgen.MARK):
+                window.mark()  # the load generator's clock starts or stops
             lines.add(text, now)
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -293,19 +300,16 @@ def summary(sampler: Sampler, start: float | None, end: float | None) -> dict[st
 def _gpu(readings: list[dict[str, Any]]) -> dict[str, Any]:
     power = _values(readings, "power_w")
     limits = _values(readings, "power_limit_w")
-    share = [
-        reading["power_w"] / reading["power_limit_w"]
-        for reading in readings
-        if reading["power_w"] is not None and reading["power_limit_w"]
-    ]
+    limit = max(limits, default=None)
+    share = [watts / limit for watts in power] if limit else []
     use = _values(readings, "utilization_pct")
     return {
         "power_mean_w": _mean(power),
         "power_max_w": max(power, default=None),
-        "power_limit_w": max(limits, default=None),
+        "power_limit_w": limit,
         "power_share_of_limit_mean": _mean(share, 4),
         "power_share_of_limit_max": round(max(share), 4) if share else None,
-        "power_is_instant": all(reading["power_instant"] for reading in readings),
+        "power_is_instant": all(reading["power_instant"] for reading in readings if reading["power_w"] is not None),
         "utilization_mean_pct": _mean(use),
         "utilization_max_pct": max(use, default=None),
         "memory_used_max_mib": max(_values(readings, "memory_used_mib"), default=None),
@@ -315,7 +319,9 @@ def _gpu(readings: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _edges(samples: list[dict[str, Any]], start: float, end: float) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The samples closest to both edges of the window; None when that is one and the same."""
+    """The whole samples closest to both edges of the window; None when that is one and the same."""
+    whole = [sample for sample in samples if all(gpu["energy_mj"] is not None for gpu in sample["gpus"])]
+    samples = whole or samples
     first = min(samples, key=lambda sample: abs(sample["t"] - start))
     last = min(samples, key=lambda sample: abs(sample["t"] - end))
     return None if first is last else (first, last)

@@ -19,14 +19,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from rackwell.probe import child, surroundings
+from rackwell.probe.pace import Pace
 from rackwell.probe.readings import Nvml, NvmlUnavailableError
 
 #: how long the sampler may take for its first sample and for its end, seconds
 START_DEADLINE = 30.0
 #: between two looks at which processes use the GPUs
 PROCESSES_PERIOD = 5.0
-#: between two readings of PCIe throughput, which take 20 ms each and are of one GPU and one way
-LINK_PERIOD = 0.25
+#: between two readings of PCIe throughput, which take 20 ms each (1 ms of a core) and are of one GPU and one way
+LINK_PERIOD = 0.5
 STOP_DEADLINE = 10.0
 
 
@@ -87,19 +88,20 @@ class Links:
 def sample_loop(emit: child.Emit, nvml: Nvml, hz: float, requests: int, link_period: float = LINK_PERIOD) -> None:
     """Emit samples at ``hz`` and one more for each line on file descriptor ``requests``, until that is closed.
 
-    Now and then a sample brings what came aside: ``links`` (see :class:`Links`), and an event of its own tells the
-    ``processes`` on the GPUs.
+    The first one and those that were asked for are whole; the others hold what :class:`Pace` has room for. Now and then
+    a sample brings what came aside: ``links`` (see :class:`Links`), and an event of its own tells the ``processes`` on
+    the GPUs.
     """
     emit({"devices": nvml.devices(), "driver_version": nvml.driver_version()})
     links = Links(nvml, link_period)
     links.start()
-    period = 1.0 / hz
+    pace = Pace(nvml, hz)
     due = look = time.monotonic()
-    busy, count = 0.0, 0
+    busy, count, whole = 0.0, 0, True
     used = time.process_time()  # what starting cost is over
     while True:
         began = time.monotonic()
-        readings = nvml.sample()
+        readings = pace.full() if whole else pace.usual()
         ended = time.monotonic()
         busy, count = busy + ended - began, count + 1
         # between both clock reads: the error of the time is then at most half of the reading's duration
@@ -109,10 +111,11 @@ def sample_loop(emit: child.Emit, nvml: Nvml, hz: float, requests: int, link_per
         if ended >= look:
             look = ended + PROCESSES_PERIOD
             emit({"processes": nvml.processes(), "t": round(ended, 4)})
-        due = max(due + period, ended) if due + period < ended else due + period
+        due = max(due + pace.pause(), ended)
         ready, _, _ = select.select([requests], [], [], max(0.0, due - time.monotonic()))
         if ready and not os.read(requests, 4096):
             break
+        whole = bool(ready)
     links.stop()
     emit(
         {
