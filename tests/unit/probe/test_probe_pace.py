@@ -62,7 +62,7 @@ def test_dear_readings_keep_to_the_budget_and_each_has_its_turn(count: int, hz: 
     assert len(samples) > 120 * 2.5
     for gpu in range(count):
         assert gpus.reads["use", gpu] > 20
-        assert gpus.reads["state", gpu] > 4
+        assert gpus.reads["state", gpu] > 3
 
 
 def test_of_no_gpu_there_is_nothing_to_read() -> None:
