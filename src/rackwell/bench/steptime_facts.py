@@ -26,7 +26,7 @@ class Facts:
     Attributes:
         ranks: tensor parallel size. bandwidth: of one GPU's memory, GB/s. kv_bytes: of a value of the KV cache.
         kv_known: how that is known. dense: whether attention reads every position. running: the most streams that
-            the server lets decode together.
+            the server lets decode together. gpus: that the machine was validated with.
     """
 
     shape: DecodeShape
@@ -40,13 +40,14 @@ class Facts:
     measured_us: dict[int, float]
     reported: ReportedAllreduce | None
     custom_allreduce: bool
+    gpus: int
 
     def allreduce(self, size: float) -> Figure:
         """Latency of one allreduce of `size` bytes: measured on this machine, else reported of such GPUs."""
         if self.measured_us:
-            return Figure(
-                between(self.measured_us, size), "us", "measured", "the newest `rackwell verify` of this machine"
-            )
+            all_gpus = f", over all {self.gpus} GPUs" if self.gpus not in (0, self.ranks) else ""
+            source = f"the newest `rackwell verify` of this machine{all_gpus}"
+            return Figure(between(self.measured_us, size), "us", "measured", source)
         found = self.reported
         # of somebody else's machine nothing is reckoned beyond what was measured there
         if found and found.us and size <= 1.5 * max(found.us):
@@ -105,6 +106,7 @@ def facts_of(result: BenchResult, sites: Sequence[Path]) -> tuple[Facts | None, 
             measured_us=dict(result.topology.allreduce_us) if result.topology else {},
             reported=gpu.allreduce if gpu else None,
             custom_allreduce=not flags.get("disable-custom-all-reduce"),
+            gpus=len(result.hardware.gpus),
         ),
         "",
     )

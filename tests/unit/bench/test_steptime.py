@@ -161,6 +161,14 @@ def test_a_measured_latency_wins(us: float, share: float, gain: str) -> None:
     assert any("twice as fast" in said and gain in said for said in found.statements)
 
 
+def test_a_latency_over_more_gpus_than_serve_is_said() -> None:
+    result = only(story.baseline(), 1).model_copy(update={"topology": Topology(allreduce_us={8192: 40.0})})
+    assert budget(result).allreduce_us.source == "the newest `rackwell verify` of this machine"
+    halved = {**story.BASE_FLAGS, "tp-size": 4}
+    found = budget(result.model_copy(update={"profile_content": {**result.profile_content, "flags": halved}}))
+    assert found.allreduce_us.source.endswith(", over all 8 GPUs")
+
+
 def test_without_any_latency_the_range_is_told(tmp_path: Path) -> None:
     (tmp_path / "gpus").mkdir()
     (tmp_path / "gpus" / "mine.yml").write_text(
