@@ -92,9 +92,11 @@ def point_values(line: Line, xs: Sequence[float], y: Scale, frame: Frame, *, bel
         half = 4.2 * len(words)
         if place + half > free:
             continue
+        # on a small screen, where text is larger, it yields to its neighbour
+        small = " cramped" if place + 1.4 * half > free else ""
         # no room below the lowest values: the axis is there
         beside = y(value) + 20 if below and y(value) + 20 < frame.y0 - 2 else y(value) - 11
-        parts.append(text(place, beside, words, f"value {line.css}", "middle"))
+        parts.append(text(place, beside, words, f"value {line.css}{small}", "middle"))
         free = place - half - 6
     return parts
 

@@ -26,7 +26,7 @@ VERDICTS = {
     "inconclusive": ("inconclusive", "s-dull"),
     "not-comparable": ("not comparable", "s-dull"),
 }
-_ROW = 27.0
+_ROW, _VERDICT = 27.0, 156.0
 _TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 
 
@@ -132,8 +132,9 @@ def _figure(rows: Sequence[Row], several: bool) -> Figure | None:
         return None
     values = [v for row in known for v in (row.ratio, row.low, row.high) if v]
     low, high = min([*values, 0.9]), max([*values, 1.1])
-    left = 64.0 + 5.4 * max(len(name(row.load, several=several)) for row in known)
-    frame = Frame(900, 56 + _ROW * len(known), left=left, right=150, top=14, bottom=42)
+    # what is decided stands beside the names: on a small screen the plot is scrolled
+    names = 18.0 + 6.6 * max(len(name(row.load, several=several)) for row in known)
+    frame = Frame(900, 56 + _ROW * len(known), left=names + _VERDICT, right=24, top=14, bottom=42)
     x = Scale(low / 1.04, high * 1.04, frame.x0, frame.x1, log=True)
     ticks = [value for value in _TICKS if x.low <= value <= x.high]
     kept = [value for value in ticks if value == 1.0]
@@ -166,11 +167,11 @@ def _figure(rows: Sequence[Row], several: bool) -> Figure | None:
 def _mark(row: Row, y: float, x: Scale, frame: Frame, several: bool) -> str:
     words, css = VERDICTS[row.verdict]
     ratio = row.ratio or 1.0
-    parts = [text(frame.x0 - 12, y + 4, name(row.load, several=several), "tick", "end")]
+    parts = [text(frame.x0 - _VERDICT - 12, y + 4, name(row.load, several=several), "tick", "end")]
     if row.low and row.high:
         ends = f'x1="{n(x(row.low))}" x2="{n(x(row.high))}" y1="{n(y)}" y2="{n(y)}"'
         parts.append(f'<line class="span" {ends}/>')
     told = escape(f"{name(row.load, several=several)}: {scales.ratio(ratio, 1.0)}, {words}. {row.why}")
     parts.append(f'<circle cx="{n(x(ratio))}" cy="{n(y)}" r="5"><title>{told}</title></circle>')
-    label = text(frame.x1 + 12, y + 4, f"{scales.ratio(ratio, 1.0)} {words}", f"label {css}")
+    label = text(frame.x0 - _VERDICT + 4, y + 4, f"{scales.ratio(ratio, 1.0)} {words}", f"label {css}")
     return f'<g class="series {css}">{"".join(parts[1:])}</g>{parts[0]}{label}'
