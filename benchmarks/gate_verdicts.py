@@ -48,6 +48,7 @@ class Design:
 
 DESIGNS = (
     Design("A, B: 3 loads, 4 repeats"),
+    Design("A, B: 3 loads, 5 repeats", 3, 5),
     Design("A, B: 3 loads, 2 repeats", 3, 2),
     Design("A, B: 3 loads, 4 repeats, half of the noise common to all loads", shared=0.5),
     Design("A, B: 3 loads, 4 repeats, noise 6 % where 3 % is declared", noise=0.06),
@@ -128,8 +129,10 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="", help="rows whose name has this in it")
     arguments = parser.parse_args()
-    jobs = [(design, effect, arguments.comparisons, arguments.seed) for design in DESIGNS for effect in EFFECTS]
+    designs = [design for design in DESIGNS if arguments.only in design.title]
+    jobs = [(design, effect, arguments.comparisons, arguments.seed) for design in designs for effect in EFFECTS]
     print(f"pass / inconclusive / fail of {arguments.comparisons:,} comparisons each, in percent\n")
     print("| measured | " + " | ".join("equal" if not e else f"{e:+.0%}" for e in EFFECTS) + " |")
     print("| --- |" + " --- |" * len(EFFECTS))
