@@ -127,7 +127,7 @@ class Reading:
             remarks=remarks,
         )
         if restarted or (reasons and not self.server.answers()):
-            return self.result("crashed", [self._died(), *reasons], lines=self.server.lines(), **dict(more))
+            return self.crashed(reasons, **more)
         more["sanity"] = bench_judge.sane(line["sanity"], self._asked(context), reasons)
         more.update(self._aside(line, record, summary, context, reasons, remarks))
         return self.result("measured", reasons, **more)
@@ -319,6 +319,10 @@ class Reading:
         )
         return self.result("failed", [reason], **more)
 
+    def crashed(self, reasons: List[Dict[str, str]], **more: Any) -> Dict[str, Any]:
+        """The result of a server that died: that is the first reason, and its last words are kept."""
+        return self.result("crashed", [self._died(), *reasons], lines=self.server.lines(), **more)
+
     def _died(self) -> Dict[str, str]:
         """The reason that outranks all others."""
         found = bench_client.reason(
@@ -332,7 +336,7 @@ class Reading:
     def _without_numbers(self, ended: str, status: str, restarted: bool, more: Dict[str, Any]) -> Dict[str, Any]:
         """A client that left no numbers: the server's death, the deadline, or its own failure."""
         if restarted or not self.server.answers():
-            return self.result("crashed", [self._died()], lines=self.server.lines(), **more)
+            return self.crashed([], **more)
         stdout, stderr = (bench_unit.read_text(self.path(name)) for name in ("stdout", "stderr"))
         lines = bench_client.telling_lines(stdout, stderr)
         if ended == "timeout":

@@ -19,6 +19,8 @@ WARMUP_TIMEOUT = 600.0
 FLUSH_TIMEOUT = 60.0
 #: most threads that keep the server under load before the clock starts; more would only wait in its queue
 MOST_THREADS = 256
+#: the engine's parent notices a dead scheduler after five seconds, and does not answer meanwhile
+DYING = 15.0
 _POLL_S = 1.0
 _WORDS = ("river", "stone", "paper", "green", "seven", "table", "cloud", "motor", "early", "north", "glass", "under")
 
@@ -54,6 +56,16 @@ class Server:
                 return True
         except OSError:
             return False
+
+    def died(self, before: str, seconds: float = DYING) -> bool:
+        """Whether its unit was started anew, or nothing listens any more. A dying server may take its time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self.state() != before or not self.answers():
+                return True
+            if time.monotonic() > deadline or self.client.ask("/health", timeout=5.0).status == 200:
+                return False
+            time.sleep(_POLL_S)
 
     def wait(self, seconds: float) -> str:
         """Wait until it is ready, as long as its unit runs or is being started.

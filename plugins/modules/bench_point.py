@@ -355,6 +355,14 @@ class Point:
         result = self.reading.result("failed", reasons)
         fail(self.module, code, what, where=where, why=why, fix=fix, rackwell_result=result)
 
+    def end(self, result: Dict[str, Any]) -> None:
+        """End with a result: the task fails where it does not count."""
+        if result["valid"]:
+            done(self.module, changed=False, result=result)
+        first = result["reasons"][0]
+        where = "concurrency %d" % result["concurrency"]
+        fail(self.module, first["code"], first["what"], where, first["why"], first["fix"], rackwell_result=result)
+
     def prepare(self) -> Dict[str, Any]:
         """Bring the server to where the clock may start. What is to be kept of that: the context."""
         address = "%(host)s:%(port)s" % self.options
@@ -364,18 +372,18 @@ class Point:
                 "server-not-reachable", "no server answers", address, why, "rackwell status; then rackwell provision"
             )
         self.let_others_end()
+        before = self.server.state()
         asked = self.server.known_answer(self.options["sane"], "before the measurement")
         why = self.server.warm_up(self.warmup_seconds)
         if why:
-            self.fail(
-                "bench-warmup",
-                "the server does not answer the requests of the warm-up",
-                address,
-                why,
-                "rackwell status; read `journalctl -u %s`" % self.server.unit,
-            )
+            what = "the server does not answer the requests of the warm-up"
+            fix = "rackwell status; read `journalctl -u %s`" % self.server.unit
+            if self.server.died(before):
+                result = self.reading.crashed([bench_client.reason("bench-warmup", what, why, fix)])
+                self.end(result)
+            self.fail("bench-warmup", what, address, why, fix)
         return {
-            "server": self.server.state(),
+            "server": before,
             "started_utc": bench_clock.utc_now(),
             "asked": asked,
             "flush": self.server.flush(),
@@ -521,12 +529,7 @@ def main() -> None:
     if module.check_mode:
         done(module, changed=False, result=point.reading.result("planned"), command=point.argv())
     point.check_host()
-    result = point.measure()
-    if not result["valid"]:
-        first = result["reasons"][0]
-        where = "concurrency %d" % result["concurrency"]
-        fail(module, first["code"], first["what"], where, first["why"], first["fix"], rackwell_result=result)
-    done(module, changed=False, result=result)
+    point.end(point.measure())
 
 
 if __name__ == "__main__":

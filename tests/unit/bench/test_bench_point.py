@@ -487,3 +487,16 @@ def test_recorder_and_watch_are_packed_for_root(host: Host) -> None:
     record = json.loads(gzip.decompress((Path(result["directory"]) / "telemetry.json.gz").read_bytes()))
     assert record["schema"] == "rackwell.telemetry/1"
     assert not (Path(result["directory"]) / "client" / "telemetry.json").exists()
+
+
+def test_a_server_that_dies_in_the_warm_up_has_crashed(host: Host) -> None:
+    assert host.server is not None
+    host.server.answer = 500
+    host.server.health_status = 503
+    (host.plan / "state").write_text("aaaa 0\nbbbb 1\n")
+    answer = host.call()
+    assert answer["rackwell_error"]["code"] == "server-crashed"
+    result = answer["rackwell_result"]
+    assert [reason["code"] for reason in result["reasons"]] == ["server-crashed", "bench-warmup"]
+    assert (result["status"], "AttributeError: page_table_1_flattened" in result["lines"]) == ("crashed", True)
+    assert host.started() == []

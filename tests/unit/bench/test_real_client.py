@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not CLIENT, reason="RACKWELL_BENCH_CLIENT names 
 #: the client with a fault: what others had by default is put where the engine's client has something better
 FAULTS = {
     "buffer": "make = aiohttp.ClientSession.__init__\n"
-    "def init(self, *a, read_bufsize=0, **k): make(self, *a, **k)\n"
+    "def init(self, *a, **k): make(self, *a, **{**k, 'read_bufsize': 2**16})\n"
     "aiohttp.ClientSession.__init__ = init\n",
     "cap": "made, shared = aiohttp.ClientSession.__init__, []\n"
     "def init(self, *a, **k):\n"
