@@ -20,6 +20,7 @@ _PACKAGES = {"flashinfer-python": "flashinfer", "nvidia-nccl-cu12": "nccl", "nvi
 #: how near to the root what a check of the GPUs finds is, beside the rules' ranks
 _RANKS = {"nodes": 84, "driver": 86, "gpus": 82, "host": 78, "links": 72, "health": 84, "cuda": 62}
 _P2P_RANK = 66
+_GATE_LINE = re.compile(r"^.*?(?:held by the boot gate|gate held|gate passed): .*$", re.MULTILINE)
 _READY = "The server is fired up and ready to roll!"
 _OPTIONAL = frozenset({"pct-start", "gate", "memory", "host-memory", "host-nvidia-smi", "nodes"})
 _ORDER = ("journal", "gate", "unit", "kernel", "kernel-earlier", "pct-start", "nvidia-smi")
@@ -109,17 +110,31 @@ def diagnosed(collection: Collection) -> Diagnosis:
 
     facts = collection.known()
     looked = sorted((one for one in collection.taken if one.look and one.text.strip()), key=_place)
-    now = [(one.place, one.text) for one in looked if not one.earlier]
+    now = [(one.place, _evidence(one.text)) for one in looked if not one.earlier]
     told = diagnoser().diagnose(now, facts)
     earlier = list(told.earlier)
     for one in looked:
         if one.earlier:
-            before = diagnoser().diagnose([(one.place, one.text)], facts)
+            before = diagnoser().diagnose([(one.place, _evidence(one.text))], facts)
             if before.first is not None and before.first.severity != "noise":
                 earlier.append(EarlierStart(1, before.lines, before.first, one.place))
-    found = with_more(told, gate_findings(collection.gate))
+    found = with_more(_of_machines(told), gate_findings(collection.gate))
     found = dataclasses.replace(found, earlier=tuple(earlier), notes=(*found.notes, *_notes(collection)))
     return _calm(found) if found.first is None and _serves(collection) else found
+
+
+def _evidence(text: str) -> str:
+    """`text` with the gate's lines emptied: what they advise is no sign of it, and its verdict is read as such."""
+    return _GATE_LINE.sub("", text)
+
+
+def _of_machines(told: Diagnosis) -> Diagnosis:
+    """`told` without what only looks alarming beside a benchmark: an idle machine shows idle GPUs."""
+
+    def kept(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        return tuple(each for each in findings if not (each.severity == "noise" and each.area == "bench"))
+
+    return dataclasses.replace(told, findings=kept(told.findings), normal=kept(told.normal))
 
 
 def _serves(collection: Collection) -> bool:
