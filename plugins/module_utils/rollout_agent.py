@@ -25,6 +25,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
     Activation,
     Check,
     Gate,
+    GateError,
     Paths,
     Snapshot,
 )
@@ -88,6 +89,8 @@ class Agent:
             RefusedError: it may not. OSError, CommandError, ChainError, ValueError: it could not be done.
         """
         op = str(request.get("op"))
+        if op == "check":
+            return self.healthy()
         if op == "look":
             return self.look(float(request.get("wait_s") or 0), str(request.get("run") or ""))
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
@@ -102,6 +105,9 @@ class Agent:
                 return self._told(self.changes.promote(self._mine(run)))
             if op == "return":
                 return self._work("return", run, str(request.get("why") or "asked for"))
+            if op == "hold":
+                self.changes.record("held", run=run, seconds=int(request["hold_s"]))
+                return self._told(self.changes.extend(self._mine(run), int(request["hold_s"])))
             if op == "renew":
                 change = self.changes.present()
                 if change is not None and change.run == run and not self._working():
@@ -180,6 +186,20 @@ class Agent:
             "other_change": change.told(moment) if change and not mine else None,
             "clock": time.time(),
         }
+
+    def healthy(self) -> dict[str, Any]:
+        """Whether what was last verified still serves: what a return would lead to."""
+        present = self._activation.present()
+        if not present.active:
+            return {"healthy": False, "why": "the server does not run"}
+        if present.check is None:
+            return {"healthy": False, "why": "what runs was never verified by rackwell"}
+        invocation = self._system.show(self._activation.unit).invocation
+        try:
+            self._activation.gate.verify(present.check, invocation, 0)
+        except GateError as error:
+            return {"healthy": False, "why": f"{error.what}: {error.why}"}
+        return {"healthy": True, "why": ""}
 
     # -- long work -----------------------------------------------------------------------------------------------
 

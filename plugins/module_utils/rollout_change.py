@@ -206,9 +206,9 @@ class Changes:
         self.record("promoted", run=change.run, release=change.wanted.release)
         return self._keep(change._replace(state=PROMOTED, until=0.0))
 
-    def extend(self, change: Change) -> Change:
-        """Begin the deadline of an open change anew, for a run that goes on with it."""
-        return self._arm(change, change.confirm_s) if change.state == OPEN else change
+    def extend(self, change: Change, seconds: int | None = None) -> Change:
+        """Begin the deadline of an open change anew; another one for a change that waits for a person."""
+        return self._arm(change, seconds or change.confirm_s) if change.state == OPEN else change
 
     def go_back(self, change: Change, why: str) -> Change:
         """Return to what ran before, and verify it; a second time does nothing that is done."""

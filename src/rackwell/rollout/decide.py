@@ -59,7 +59,7 @@ def decide(state: State) -> Next:
 
 def _backwards(state: State) -> bool:
     """Whether what was switched is taken back."""
-    return (state.trouble or state.aborting) and state.plan.on_failure == "return"
+    return state.aborting or (state.trouble and state.plan.on_failure == "return")
 
 
 def _batch(state: State) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ class Plan:
         batches: names of containers; the first one is the canary.
         on_failure: what becomes of hosts that were promoted before another failed: ``return`` to what they ran, or
             ``keep`` the new release.
+        skip: gate -> the reason for which it is not asked.
+        settings: what else was asked for: ``confirm_s``, ``bench`` (name of the sweep), ``baseline`` (recorded or
+            measure), ``min_effect``.
     """
 
     run: str
@@ -29,6 +32,8 @@ class Plan:
     release: str
     batches: tuple[tuple[str, ...], ...]
     on_failure: OnFailure = "return"
+    skip: dict[str, str] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:

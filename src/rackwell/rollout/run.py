@@ -6,7 +6,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rackwell.errors import ExitCode
@@ -63,6 +63,19 @@ class Threads:
         except Exception as error:  # noqa: BLE001 - a fault of ours in one thread must not be waited for for ever
             ended = Ended(Outcome.UNREACHABLE, f"{type(error).__name__}: {error}")
         self._ended.put((host.name, step, ended))
+
+    def together(self, hosts: Sequence[Host], step: Step, do: Callable[[], Mapping[str, Ended]]) -> None:
+        """Start one thing that is this step of several hosts."""
+
+        def work() -> None:
+            try:
+                ended = dict(do())
+            except Exception as error:  # noqa: BLE001 - as in _do
+                ended = {host.name: Ended(Outcome.UNREACHABLE, f"{type(error).__name__}: {error}") for host in hosts}
+            for host in hosts:
+                self._ended.put((host.name, step, ended[host.name]))
+
+        threading.Thread(target=work, name=str(step), daemon=True).start()
 
     def wait(self) -> tuple[str, Step, Ended] | None:
         """Wait for one; in slices, so that a signal is heard."""

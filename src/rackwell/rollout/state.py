@@ -114,6 +114,8 @@ class State:
             host.reverting, host.result, host.verdict = True, None, None
         elif kind == "answer" and host is not None:
             host.verdict = Outcome(record["verdict"])
+            if host.verdict is Outcome.FAIL:
+                host.trouble = Outcome.FAIL
         elif kind == "stop":
             self.stopping = str(record.get("why") or "stopped")
             self.aborting = self.aborting or bool(record.get("abort"))
@@ -197,8 +199,9 @@ def _failed(host: Host, step: Step, ended: Ended) -> None:
         return
     host.trouble = ended.outcome
     if step is Step.SWITCH:
-        host.switched = True
-        host.result = Result.RETURNED if ended.change is Change.RETURNED else Result.BROKEN
+        known = {Change.RETURNED: Result.RETURNED, Change.NONE: Result.UNTOUCHED}
+        host.result = known.get(ended.change or Change.BROKEN, Result.BROKEN)
+        host.switched = host.result is not Result.UNTOUCHED
     elif step is Step.RETURN:
         host.open, host.reverting, host.result = False, False, Result.BROKEN
     elif step is Step.PROMOTE:
@@ -231,6 +234,9 @@ def _looked(host: Host, ended: Ended) -> None:
     host.switched = host.switched or change is not Change.NONE
     if change is Change.OPEN:
         host.result = None
+        if ended.data.get("unhealthy"):
+            # it is in the middle of a switch that nobody carries on
+            host.verdict, host.trouble = Outcome.FAIL, host.trouble or Outcome.FAIL
     elif change is Change.PROMOTED:
         host.result = None if host.reverting else Result.PROMOTED
     elif change in (Change.RETURNED, Change.BROKEN):

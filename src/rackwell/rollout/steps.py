@@ -70,8 +70,9 @@ class Ended:
     """How a step ended, and why.
 
     Attributes:
-        data: of LOCK ``epoch``; of LOOK ``change``, ``drained``, and ``ours`` (whether the host's lock is this run's);
-            of a failed SWITCH, PROMOTE or RETURN ``change``; more for people to read.
+        data: of LOCK ``epoch``; of LOOK ``change``, ``drained``, ``ours`` (whether the host's lock is this run's) and
+            ``unhealthy`` (an open change that was never seen to serve); of a failed SWITCH ``change``, where NONE means
+            that nothing was touched; more for people to read.
     """
 
     outcome: Outcome

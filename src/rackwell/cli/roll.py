@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rackwell roll``, ``resume``, ``abort``, ``rollback``, ``history``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rackwell.cli.command import HERE, JsonOption, SiteOption, execute
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rackwell.cli.output import Outcome, Terminal
+    from rackwell.rollout.rolling import Rolled
+
+RunArgument = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a roll, or a part of it; the newest without.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("roll")(roll)
+    app.command("resume")(resume)
+    app.command("abort")(abort)
+    app.command("rollback")(rollback)
+    app.command("history")(history)
+
+
+def roll(
+    build: Annotated[str, typer.Argument(metavar="BUILD", help="Name of the build to roll.")],
+    site: SiteOption = HERE,
+    limit: Annotated[list[str] | None, typer.Option("--limit", metavar="CONTAINER", help="Only these.")] = None,
+    canary: Annotated[list[str] | None, typer.Option("--canary", metavar="CONTAINER", help="First, by itself.")] = None,
+    batch: Annotated[
+        str, typer.Option("--batch", metavar="SIZES", help="Sizes of the batches, the last one repeated.")
+    ] = "1,30%",
+    on_failure: Annotated[
+        str, typer.Option("--on-failure", metavar="return|keep", help="What becomes of hosts promoted before.")
+    ] = "return",
+    bench: Annotated[
+        str, typer.Option("--bench", metavar="NAME", help="Sweep of the gate; else the declared one.")
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option("--baseline", metavar="recorded|measure", help="What the new release is held against.")
+    ] = "recorded",
+    min_effect: Annotated[float, typer.Option("--min-effect", help="Least loss that fails, as a share.")] = 0.05,
+    energy: Annotated[bool, typer.Option("--energy", help="Joules per token are asked about, too.")] = False,
+    confirm_within: Annotated[
+        int, typer.Option("--confirm-within", min=60, help="Seconds after which a host returns by itself.")
+    ] = 120,
+    hold_for: Annotated[
+        int, typer.Option("--hold-for", min=1, help="Hours that a held host waits for a person before it returns.")
+    ] = 24,
+    skip_gate: Annotated[
+        list[str] | None, typer.Option("--skip-gate", metavar="bench|healthy", help="Not to be asked; needs --reason.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why a gate is skipped; is recorded.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Roll a build over the containers: canary, then batches; promoted by its benchmark, or taken back.
+
+    Staged everywhere before anything is switched. Each host switches by itself, and returns by itself unless it is
+    promoted in time, whatever becomes of this command.
+    """
+
+    def body(terminal: Terminal) -> Outcome:
+        from rackwell.errors import ExitCode, Problem, RackwellError
+        from rackwell.rollout import rolling
+
+        for option, value, known in (
+            ("--on-failure", on_failure, ("return", "keep")),
+            ("--baseline", baseline, ("recorded", "measure")),
+        ):
+            if value not in known:
+                raise RackwellError(
+                    Problem("usage", f"{option} is {' or '.join(known)}", "command line", f"it is {value!r}"),
+                    ExitCode.INVALID,
+                )
+        wishes = rolling.Wishes(
+            tuple(limit or ()),
+            tuple(canary or ()),
+            batch,
+            "keep" if on_failure == "keep" else "return",
+            tuple(skip_gate or ()),
+            reason,
+            bench,
+            baseline,
+            min_effect,
+            energy,
+            confirm_within,
+            hold_for * 3600,
+        )
+        return _outcome(rolling.roll(site, build, wishes, terminal))
+
+    execute("roll", as_json, body)
+
+
+def resume(
+    run: RunArgument = "",
+    site: SiteOption = HERE,
+    promote: Annotated[str, typer.Option("--promote", metavar="CONTAINER", help="Keep the new release there.")] = "",
+    give_back: Annotated[str, typer.Option("--return", metavar="CONTAINER", help="Take it back there.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a roll that was interrupted, died, lost a host, or is held."""
+
+    def body(terminal: Terminal) -> Outcome:
+        from rackwell.rollout import rolling
+
+        record: dict[str, Any] | None = None
+        if promote or give_back:
+            host, verdict = (promote, "ok") if promote else (give_back, "fail")
+            record = {"kind": "answer", "host": host, "verdict": verdict, "by": rolling.who()}
+        return _outcome(rolling.resume(site, run, terminal, record))
+
+    execute("resume", as_json, body)
+
+
+def abort(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption = False) -> None:
+    """End a roll: what it switched returns to what ran before, verified."""
+    execute("abort", as_json, lambda terminal: _back(terminal, site, run, finished=False))
+
+
+def rollback(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption = False) -> None:
+    """Take back a roll that was promoted: every host returns to what it ran before it, verified."""
+    execute("rollback", as_json, lambda terminal: _back(terminal, site, run, finished=True))
+
+
+def _back(terminal: Terminal, site: Path, run: str, *, finished: bool) -> Outcome:
+    from rackwell.rollout import rolling
+
+    record = {"kind": "stop", "abort": True, "why": "taken back" if finished else "aborted", "by": rolling.who()}
+    return _outcome(rolling.resume(site, run, terminal, record, finished=finished))
+
+
+def _outcome(done: Rolled) -> Outcome:
+    from rackwell.cli.output import Outcome
+
+    return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: _show(out, done))
+
+
+def _show(out: Console, done: Rolled) -> None:
+    from rackwell.rollout import telling
+
+    plan = done.state.plan
+    out.print(f"roll {plan.run}: {plan.build} {plan.release[:12]}")
+    _table(out, telling.table(done.state), ("batch", "container", "state", "why"))
+    for gate, reason in plan.skip.items():
+        out.print(f"gate {gate} was not asked: {reason}")
+
+
+def _table(out: Console, rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads) - 1)]
+    for row in [heads, *rows]:
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        out.print("  ".join([*cells, row[-1]]).rstrip())
+
+
+def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption = False) -> None:
+    """All rolls of a site, or what one of them did, record by record."""
+
+    def body(_terminal: Terminal) -> Outcome:
+        import datetime as dt
+
+        from rackwell.cli.output import Outcome
+        from rackwell.rollout import rolling, telling
+        from rackwell.rollout.chain import read
+        from rackwell.site import declaration
+
+        state_directory = declaration.load(site).state
+        if run:
+            place = rolling.find(state_directory, run)
+            state = rolling.load(place)
+            records = read(place / rolling.JOURNAL)
+
+            def show(out: Console) -> None:
+                for record in records:
+                    moment = dt.datetime.fromtimestamp(record["time"], dt.UTC)
+                    what = " ".join(
+                        str(record[key]) for key in ("host", "kind", "step", "outcome", "why") if record.get(key)
+                    )
+                    out.print(f"{moment:%Y-%m-%dT%H:%M:%SZ}  {what}")
+
+            return Outcome({**telling.as_dict(state), "records": records}, show=show)
+        states = [rolling.load(place) for place in rolling.places(state_directory)]
+
+        def show_all(out: Console) -> None:
+            rows: list[tuple[str, ...]] = [
+                (
+                    state.plan.run,
+                    state.plan.build,
+                    state.plan.release[:12],
+                    f"{len(rolling.promoted(state))} of {len(state.hosts)}",
+                    "under way, or died" if state.finished is None else f"exit {state.finished}",
+                )
+                for state in states
+            ]
+            _table(out, rows, ("run", "build", "release", "promoted", "end"))
+
+        return Outcome({"rolls": [telling.as_dict(state) for state in states]}, show=show_all)
+
+    execute("history", as_json, body)

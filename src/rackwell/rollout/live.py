@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real hosts of a roll: plays where Ansible knows how, else one ssh command to the host's own program."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rackwell.ansible import ssh
+from rackwell.ansible.results import PlayResult
+from rackwell.ansible.runner import RunDirectory
+from rackwell.bench.store import Store
+from rackwell.errors import ExitCode
+from rackwell.provision import builds, crediting, measure
+from rackwell.provision.builds import Built
+from rackwell.provision.declared import Target
+from rackwell.provision.progress import Progress
+from rackwell.rollout import gate
+from rackwell.rollout.plan import Plan
+from rackwell.rollout.state import Host
+from rackwell.rollout.steps import Change, Ended, Outcome, Step
+
+LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
+SCHEMA = "rackwell.rollout_host/1"
+#: seconds between two signs of life to the hosts that are held, and what a lease lasts without one
+RENEW_S, LEASE_S = 20.0, 120
+#: pause between two looks for a host that does not answer
+LOOK_PAUSE_S = 5.0
+#: for a drain hook
+HOOK_S = 300.0
+
+
+@dataclasses.dataclass
+class Known:
+    """What is known of a host beside the roll's state.
+
+    Attributes:
+        serving: digest of the release that ran before the roll. baseline: runs that the new release is held against.
+    """
+
+    connection: ssh.Connection | None = None
+    serving: str = ""
+    baseline: list[Any] = dataclasses.field(default_factory=list)
+
+
+class LiveFleet:
+    """The hosts of one roll.
+
+    Args:
+        built: the releases, that of the roll under ``release``. owner: who holds the hosts' locks.
+    """
+
+    def __init__(
+        self,
+        targets: Mapping[str, Target],
+        built: dict[str, Built],
+        run: RunDirectory,
+        progress: Progress,
+        owner: str,
+        hooks: Path | None = None,
+    ) -> None:
+        self._targets, self._built, self._directory, self._progress = targets, built, run, progress
+        self._owner, self._hooks = owner, hooks
+        self.known = {name: Known() for name in targets}
+        self._looking = threading.Lock()
+        self._plays = 0
+        self._held: dict[str, tuple[str, int]] = {}
+        self._beating = threading.Thread(target=self._beat, daemon=True, name="renew")
+        self._beating.start()
+
+    # -- Fleet ---------------------------------------------------------------------------------------------------
+
+    def perform(self, step: Step, host: Host, plan: Plan) -> Ended:
+        """Do one step. See :class:`rackwell.rollout.run.Fleet`."""
+        if step is not Step.STAGE and self.known[host.name].connection is None:
+            self._connect(plan)
+            if self.known[host.name].connection is None:
+                return Ended(Outcome.UNREACHABLE, "Ansible cannot reach it either")
+        ended: Ended = getattr(self, f"_{step}")(host, plan)
+        return ended
+
+    def stage(self, hosts: list[Host], plan: Plan) -> dict[str, Ended]:
+        """All hosts in one play."""
+        names = [host.name for host in hosts]
+        played = self._play("roll_stage", names, {"__inference_server_roll_run": plan.run})
+        self._learn(played)
+        return {name: self._staged(name, played) for name in names}
+
+    def _staged(self, name: str, played: PlayResult) -> Ended:
+        ended = _of_play(name, played)
+        if ended.outcome is Outcome.OK and self.known[name].connection is None:
+            return Ended(Outcome.FAIL, "the play told nothing of this host")
+        return ended
+
+    def _stage(self, host: Host, plan: Plan) -> Ended:
+        return self.stage([host], plan)[host.name]
+
+    def _lock(self, host: Host, plan: Plan) -> Ended:
+        ended = self._ask(host, {"op": "lock", "run": plan.run, "owner": self._owner, "lease_s": LEASE_S})
+        if ended.outcome is Outcome.OK:
+            self._held[host.name] = (plan.run, int(ended.data["epoch"]))
+        return ended
+
+    def _unlock(self, host: Host, plan: Plan) -> Ended:
+        self._held.pop(host.name, None)
+        if host.held:
+            # a person may not come before the deadline that is meant for a dead controller
+            hold = {
+                "op": "hold",
+                "run": plan.run,
+                "epoch": host.epoch,
+                "hold_s": int(plan.settings.get("hold_s", 86400)),
+            }
+            held = self._ask(host, hold)
+            if held.outcome is not Outcome.OK:
+                return held
+        return self._ask(host, {"op": "unlock", "run": plan.run, "epoch": host.epoch})
+
+    def _preflight(self, host: Host, plan: Plan) -> Ended:
+        """What there is to return to must serve, and must have been measured."""
+        told = self._ask(host, {"op": "check"}, timeout=180)
+        if told.outcome is not Outcome.OK:
+            return told
+        if not told.data["healthy"] and "healthy" not in plan.skip:
+            return Ended(Outcome.FAIL, f"what it serves now could not be returned to: {told.data['why']}")
+        if "bench" in plan.skip:
+            return Ended(Outcome.OK)
+        return self._baseline(host, plan)
+
+    def _baseline(self, host: Host, plan: Plan) -> Ended:
+        known, target = self.known[host.name], self._targets[host.name]
+        sweep = plan.settings.get("bench") or None
+        if plan.settings.get("baseline", "recorded") == "recorded":
+            results = [run for _entry, run in Store(target.site.path).results(host.name)]
+            profile, wanted = crediting.profile_reference(target).digest, crediting.sweep_digest(target, sweep)
+            known.baseline = gate.baselines(results, known.serving, profile, wanted)[:5]
+            if known.baseline:
+                return Ended(Outcome.OK, data={"baseline": [run.run_id for run in known.baseline]})
+        old = self._old(target, known.serving)
+        measured = self._measure(target, {**self._built, "release": old}, sweep)
+        if measured.result is None or not any(point.valid for point in measured.result.points):
+            why = measured.problems[0].what if measured.problems else "no point counts"
+            return Ended(Outcome.FAIL, f"what it serves now could not be measured: {why}")
+        known.baseline = [measured.result]
+        return Ended(Outcome.OK, data={"baseline": [measured.result.run_id], "measured": True})
+
+    def _old(self, target: Target, digest: str) -> Built:
+        path = target.site.state / "releases" / digest
+        try:
+            manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            manifest = {}
+        return Built(str(manifest.get("name") or digest[:12]), digest, path, False, manifest)
+
+    def _drain(self, host: Host, plan: Plan) -> Ended:
+        return self._hook("drain", host, plan)
+
+    def _undrain(self, host: Host, plan: Plan) -> Ended:
+        return self._hook("undrain", host, plan)
+
+    def _hook(self, name: str, host: Host, plan: Plan) -> Ended:
+        """SITE/hooks/NAME CONTAINER, on this machine: takes a host out of rotation, or back."""
+        program = self._hooks / name if self._hooks is not None else None
+        if program is None or not program.exists():
+            return Ended(Outcome.OK)
+        environment = {**os.environ, "RACKWELL_RUN": plan.run, "RACKWELL_RELEASE": plan.release}
+        try:
+            done = subprocess.run(
+                [str(program), host.name], capture_output=True, text=True, timeout=HOOK_S, check=False, env=environment
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Ended(Outcome.FAIL, f"{program}: {error}")
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()[-300:]
+            return Ended(Outcome.FAIL, f"{program} ended with {done.returncode}: {said}")
+        return Ended(Outcome.OK)
+
+    def _switch(self, host: Host, plan: Plan) -> Ended:
+        roll = {"run": plan.run, "epoch": host.epoch, "confirm_s": int(plan.settings.get("confirm_s", 120))}
+        played = self._play("roll_switch", [host.name], {"__inference_server_roll": roll})
+        ended = _of_play(host.name, played)
+        reported = played.payloads("rackwell.inference_server", host.name)
+        if ended.outcome is Outcome.OK:
+            change = (reported[-1].get("change") if reported else None) or {}
+            if change.get("state") == "open":
+                return Ended(Outcome.OK, data={"seconds": change.get("seconds")})
+            return Ended(Outcome.FAIL, "it serves this release already", {"change": str(Change.NONE)})
+        if ended.outcome is Outcome.FAIL:
+            # what became of it only the host knows: the play may have failed before it touched anything
+            looked = self._look(host, plan)
+            if looked.outcome is not Outcome.OK:
+                return Ended(Outcome.UNREACHABLE, ended.why)
+            if looked.change is Change.OPEN:
+                return Ended(Outcome.UNREACHABLE, ended.why)
+            return dataclasses.replace(ended, data={**ended.data, "change": looked.data["change"]})
+        return ended
+
+    def _bench(self, host: Host, plan: Plan) -> Ended:
+        if "bench" in plan.skip:
+            return Ended(Outcome.OK, f"not asked: {plan.skip['bench']}")
+        known, target = self.known[host.name], self._targets[host.name]
+        sweep = plan.settings.get("bench") or None
+        if not known.baseline:
+            # another process made this run's preflight
+            results = [run for _entry, run in Store(target.site.path).results(host.name)]
+            looked = self._ask(host, {"op": "look", "run": plan.run})
+            known.serving = str((looked.data.get("change") or {}).get("from") or known.serving)
+            profile, wanted = crediting.profile_reference(target).digest, crediting.sweep_digest(target, sweep)
+            known.baseline = gate.baselines(results, known.serving, profile, wanted)[:5]
+        measured = self._measure(target, self._built, sweep)
+        if measured.exit_code == ExitCode.UNREACHABLE:
+            return Ended(Outcome.UNREACHABLE, measured.problems[0].what if measured.problems else "")
+        why = measured.problems[0].what if measured.problems else ""
+        return gate.judge(
+            known.baseline,
+            measured.result,
+            why,
+            float(plan.settings.get("min_effect", 0.05)),
+            bool(plan.settings.get("energy")),
+        )
+
+    def _measure(self, target: Target, built: dict[str, Built], sweep: str | None) -> Any:
+        directory = RunDirectory.create(target.site.state, f"roll-bench-{target.container.name}")
+        return measure.measure(target, built, directory, self._progress, sweep, measure.Wishes(anew=True))
+
+    def _promote(self, host: Host, plan: Plan) -> Ended:
+        return self._ask(host, {"op": "promote", "run": plan.run, "epoch": host.epoch})
+
+    def _return(self, host: Host, plan: Plan) -> Ended:
+        asked = self._ask(host, {"op": "return", "run": plan.run, "epoch": host.epoch, "why": host.why or "asked for"})
+        if asked.outcome is not Outcome.OK:
+            return asked
+        looked = self._look(host, plan)
+        if looked.outcome is not Outcome.OK:
+            return looked
+        if looked.change is Change.RETURNED:
+            return Ended(Outcome.OK, "", looked.data)
+        why = str((looked.data.get("told") or {}).get("why") or "what ran before does not serve")
+        return Ended(Outcome.FAIL, why, looked.data)
+
+    def _look(self, host: Host, plan: Plan) -> Ended:
+        """Wait for what the host is in the middle of, and ask."""
+        if host.looks:
+            time.sleep(LOOK_PAUSE_S)
+        while True:
+            told = self._ask(host, {"op": "look", "run": plan.run, "wait_s": 20}, timeout=60)
+            if told.outcome is not Outcome.OK or not told.data.get("working"):
+                break
+        if told.outcome is not Outcome.OK:
+            return told
+        change = told.data.get("change") or {}
+        state = str(change.get("state") or "none")
+        found = {"promoted": Change.PROMOTED, "returned": Change.RETURNED, "broken": Change.BROKEN, "none": Change.NONE}
+        data = {
+            "change": str(found.get(state, Change.OPEN)),
+            "ours": bool(told.data.get("ours")),
+            "drained": host.drained,
+            "unhealthy": state in {"switching", "returning"},
+            "told": {name: change.get(name) for name in ("from", "to", "why", "code", "seconds") if change.get(name)},
+        }
+        return Ended(Outcome.OK, str(change.get("why") or ""), data)
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _ask(self, host: Host, request: dict[str, Any], timeout: float = 60.0) -> Ended:
+        """Over a connection of its own: a shared one outlives a host key that has changed."""
+        connection = self.known[host.name].connection
+        if connection is None:
+            return Ended(Outcome.UNREACHABLE, "it is not known how it is reached")
+        said = ssh.ask(connection, [LAUNCHER, "ask"], json.dumps(request), timeout=timeout)
+        return answered(said)
+
+    def _beat(self) -> None:
+        """Renew what is held, for as long as this process lives."""
+        while True:
+            time.sleep(RENEW_S)
+            for name, (run, epoch) in list(self._held.items()):
+                host = Host(name, epoch=epoch)
+                threading.Thread(
+                    target=self._ask, args=(host, {"op": "renew", "run": run, "epoch": epoch}), daemon=True
+                ).start()
+
+    def _connect(self, plan: Plan) -> None:
+        with self._looking:
+            missing = [name for name in plan.hosts if self.known[name].connection is None]
+            if missing:
+                self._learn(self._play("roll_look", missing, {"__inference_server_roll_run": plan.run}))
+
+    def _learn(self, played: PlayResult) -> None:
+        for report in played.results:
+            if report.schema != SCHEMA or report.host not in self.known:
+                continue
+            known = self.known[report.host]
+            known.connection = ssh.Connection.from_dict(report.payload["connection"])
+            known.serving = known.serving or str(report.payload.get("release") or "")
+
+    def _play(self, name: str, hosts: list[str], extra: dict[str, Any]) -> PlayResult:
+        first = self._targets[hosts[0]]
+        self._plays += 1
+        directory = RunDirectory(self._directory.path / f"{self._plays:03}-{name}")
+        directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        from rackwell.ansible import runner
+
+        return runner.play(
+            name,
+            first.site.path,
+            directory,
+            hosts,
+            listener=self._progress.step,
+            extra={**builds.bundles(first.container, self._built), **extra},
+        )
+
+
+def answered(said: ssh.Said) -> Ended:
+    """What an answer of the host's program means."""
+    if said.lost:
+        return Ended(Outcome.UNREACHABLE, " ".join(said.err.split())[-300:] or "the connection was lost")
+    try:
+        told = json.loads(said.out)
+    except ValueError:
+        return Ended(Outcome.FAIL, (said.err or said.out).strip()[-300:] or f"it ended with {said.code}")
+    if told.get("refused"):
+        return Ended(Outcome.REFUSED, str(told["refused"]), {"lock": told.get("lock")})
+    if told.get("error"):
+        return Ended(Outcome.FAIL, str(told["error"]))
+    return Ended(Outcome.OK, data=told)
+
+
+def _of_play(name: str, played: PlayResult) -> Ended:
+    """What a play means for one host."""
+    mine = [failure for failure in played.failures if failure.host == name]
+    if not mine:
+        if name not in played.hosts:
+            # the play never came to it: another host's failure, or an interruption, ended it
+            return Ended(Outcome.UNREACHABLE, "the play did not come to this host")
+        return Ended(Outcome.OK)
+    first = mine[0]
+    problem = first.problems[0] if first.problems else None
+    why = f"{problem.what}: {problem.why}".rstrip(": ") if problem else "a task failed"
+    if first.unreachable:
+        return Ended(Outcome.UNREACHABLE, why)
+    if first.locked:
+        return Ended(Outcome.REFUSED, why)
+    fix = problem.fix if problem else ""
+    return Ended(Outcome.FAIL, why, {"fix": fix, "code": problem.code if problem else ""})
+
+
+class LiveWorkers:
+    """A thread a step; staging is one play for all hosts that are to be staged."""
+
+    def __init__(self, fleet: LiveFleet, plan: Plan, threads: Callable[[], Any]) -> None:
+        self._fleet, self._plan = fleet, plan
+        self._threads = threads()
+        self._stage: list[Host] = []
+
+    def begin(self, host: Host, step: Step) -> None:
+        """Start a step."""
+        if step is Step.STAGE:
+            self._stage.append(host)
+        else:
+            self._threads.begin(host, step)
+
+    def wait(self) -> tuple[str, Step, Ended] | None:
+        """The next that ended."""
+        if self._stage:
+            hosts, self._stage = self._stage, []
+            self._threads.together(hosts, Step.STAGE, lambda: self._fleet.stage(hosts, self._plan))
+        found: tuple[str, Step, Ended] | None = self._threads.wait()
+        return found
+
+    def wake(self) -> None:
+        """Have :meth:`wait` return None."""
+        self._threads.wake()

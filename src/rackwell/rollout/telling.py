@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people and programs are told of a roll: lines as it goes, a table, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rackwell.errors import Problem
+from rackwell.rollout.plan import Plan
+from rackwell.rollout.state import Host, Result, State
+from rackwell.rollout.steps import Outcome, Step
+
+_DOING = {
+    Step.STAGE: "staging",
+    Step.LOCK: "taking the lock",
+    Step.PREFLIGHT: "checking what it serves now",
+    Step.DRAIN: "draining",
+    Step.SWITCH: "switching",
+    Step.BENCH: "measuring",
+    Step.PROMOTE: "promoting",
+    Step.UNDRAIN: "back into rotation",
+    Step.UNLOCK: "unlocking",
+    Step.RETURN: "returning to what ran before",
+    Step.LOOK: "asking what it knows",
+}
+_QUIET = {Step.LOCK, Step.UNLOCK, Step.DRAIN, Step.UNDRAIN, Step.LOOK}
+
+
+def batches(plan: Plan) -> str:
+    """Such as ``glm5-01, then 2, then 5``."""
+    parts = [
+        batch[0] if len(batch) == 1 and number == 0 else str(len(batch)) for number, batch in enumerate(plan.batches)
+    ]
+    return ", then ".join(parts)
+
+
+def lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(where, text) for a record; nothing for what nobody waits for."""
+    kind = record.get("kind")
+    if kind == "begin":
+        step = Step(record["step"])
+        if step not in _QUIET:
+            yield str(record["host"]), _DOING[step]
+    elif kind == "end":
+        step, outcome = Step(record["step"]), Outcome(record["outcome"])
+        if outcome is not Outcome.OK or (step in (Step.BENCH, Step.PROMOTE, Step.RETURN)):
+            why = f": {record['why']}" if record.get("why") else ""
+            yield str(record["host"]), f"{step} {outcome}{why}"
+    elif kind == "revert":
+        yield str(record["host"]), "was promoted, and returns since another host failed"
+    elif kind == "stop":
+        yield "controller", f"no further host is begun: {record.get('why')}"
+    elif kind == "resume":
+        yield "controller", "going on with what the journal says"
+    elif kind == "answer":
+        yield str(record["host"]), f"decided by a person: {record['verdict']}"
+
+
+def safety(state: State, again: str) -> str:
+    """In what state things are, should the controller end now."""
+    opened = [host.name for host in state.hosts.values() if host.open or host.running is Step.SWITCH]
+    if opened:
+        return f"{', '.join(opened)} return by themselves unless they are promoted in time; go on with: {again}"
+    return f"no host is in the middle of a change; go on with: {again}"
+
+
+def phase(host: Host) -> str:
+    """One word or two for where a host is."""
+    if host.running is not None:
+        return _DOING[host.running]
+    if host.result is not None:
+        return str(host.result)
+    if host.held:
+        return "held"
+    if host.open:
+        return "open"
+    return "staged" if host.staged else "waiting"
+
+
+def as_dict(state: State) -> dict[str, Any]:
+    """For ``--json``: the plan and every host."""
+    return {
+        "run": state.plan.run,
+        "build": state.plan.build,
+        "release": state.plan.release,
+        "finished": state.finished,
+        "stopping": state.stopping,
+        "skipped_gates": state.plan.skip,
+        "hosts": [
+            {
+                "name": host.name,
+                "phase": phase(host),
+                "result": str(host.result) if host.result else None,
+                "verdict": str(host.verdict) if host.verdict else None,
+                "trouble": str(host.trouble) if host.trouble else None,
+                "drained": host.drained,
+                "why": host.why,
+            }
+            for host in (state.hosts[name] for name in state.plan.hosts)
+        ],
+    }
+
+
+def problems(state: State, again: str) -> list[Problem]:
+    """What is wrong with a roll that is over, host by host."""
+    found = []
+    for host in (state.hosts[name] for name in state.plan.hosts):
+        if host.result is Result.BROKEN:
+            what, fix = (
+                "neither release was seen to serve here; it is out of rotation",
+                f"rackwell diagnose --container {host.name}",
+            )
+            found.append(Problem("roll-broken", f"{host.name}: {what}", host.name, host.why, fix))
+        elif host.result is Result.LOST:
+            taken = host.trouble is Outcome.REFUSED
+            what = "another run has taken this host" if taken else "it does not answer"
+            fix = "rackwell status" if taken else f"it returns by itself unless it was promoted; then: {again}"
+            found.append(Problem("roll-lost", f"{host.name}: {what}", host.name, host.why, fix))
+        elif host.held:
+            fix = f"{again} --promote {host.name}, or --return {host.name}"
+            found.append(
+                Problem("roll-held", f"{host.name}: its gate tells neither pass nor fail", host.name, host.why, fix)
+            )
+        elif host.trouble is not None and host.result is Result.RETURNED:
+            what = "the new release was not accepted; what ran before runs again, verified"
+            found.append(
+                Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, "rackwell history tells more")
+            )
+        elif host.trouble is not None:
+            code = {Outcome.REFUSED: "locked", Outcome.UNREACHABLE: "unreachable"}.get(host.trouble, "roll-stopped")
+            kept = "keeps the new release" if host.result is Result.PROMOTED else "was not switched"
+            found.append(
+                Problem(
+                    code, f"{host.name} {kept}: {host.why or host.trouble}", host.name, "", f"mend it, then: {again}"
+                )
+            )
+    if not found and state.stopping and not state.aborting:
+        found.append(Problem("interrupted", f"stopped: {state.stopping}", "", safety(state, again), again))
+    return found
+
+
+def table(state: State) -> list[tuple[str, str, str, str]]:
+    """Rows: batch, host, phase, why."""
+    return [
+        (str(number), name, phase(state.hosts[name]), state.hosts[name].why)
+        for number, batch in enumerate(state.plan.batches, 1)
+        for name in batch
+    ]
