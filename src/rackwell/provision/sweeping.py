@@ -16,17 +16,20 @@ Key = tuple[int, int, int, int]
 
 NOT_BEGUN = frozenset(
     {
-        "bench-client-absent",
+        "bench-client",
         "bench-directory",
         "bench-not-staged",
+        "bench-option",
+        "bench-run-id",
         "bench-running",
         "bench-tokenizer",
         "bench-unit",
         "bench-user",
+        "bench-warmup",
         "server-not-reachable",
     }
 )
-"""Reasons of points whose load never reached the server: a run with such points is not complete."""
+"""Reasons of points whose load never began: a run with such points is not complete, and they are measured again."""
 _SPARE = 1.15
 """Prompts beyond what `min_seconds` needs by the rate of the try before: no two tries are equally fast."""
 
