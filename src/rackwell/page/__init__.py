@@ -58,7 +58,7 @@ def sentence(text: str) -> Markup:
     """Text with a capital in front and a stop behind, and what stands between backticks as code."""
     first = text.partition(" ")[0]
     # a name such as cuInit stays what it is
-    whole = text if first != first.lower() else text[:1].upper() + text[1:]
+    whole = text if first != first.lower() or first == "rackwell" else text[:1].upper() + text[1:]
     if whole and whole[-1] not in ".!?`":
         whole += "."
     return coded(whole)

@@ -141,16 +141,34 @@ def test_what_a_site_has_is_gathered(tmp_path: Path) -> None:
     )
 
 
+#: Sorts by the output, and looks for a host.
+ACTING = """
+  document.querySelectorAll("thead button")[3].click();
+  const box = document.getElementById("find");
+  box.value = "PVE1 ";
+  box.dispatchEvent(new Event("input"));
+"""
+
+
 @pytest.mark.parametrize(("width", "dark"), [(400, True), (1600, False)])
 def test_the_page_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     file = tmp_path / "fleet.html"
     hostile = Member(sweeps.HOSTILE, "pve9", [Run(sweeps.hostile(), "x")], "fail")
-    file.write_text(
-        sweeps.probed(render([*fleets.fleet(6), hostile], site="my-site", now=fleets.NOW)), encoding="utf-8"
-    )
+    page = render([*fleets.fleet(6), hostile], site="my-site", now=fleets.NOW)
+    file.write_text(sweeps.probed(page, ACTING), encoding="utf-8")
     document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
     assert console == []
     assert 'data-overflow="0"' in document
     # the script made the titles buttons and showed the filters
     assert document.count('<button type="button">') == 10
     assert re.search(r'<form class="filters" role="search">', document)
+    # the fastest come first, what is not known last; the box left those of one host
+    rates = [
+        row[1]
+        for row in re.findall(
+            r'<tr id="c-glm5-(\d+)".*?data-label="Output tok/s" data-sort="([\d.]*)"', document, re.DOTALL
+        )
+    ]
+    assert rates == sorted(rates, key=lambda rate: -float(rate or 0))
+    assert "2 of 7 shown" in document
+    assert document.count('class="away"') == 5

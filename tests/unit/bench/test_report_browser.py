@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,20 @@ from rackwell import page as pages
 from rackwell.bench.report import FILTERS, PACKAGE, data, render, view
 
 from . import sweeps
+
+#: Uses the page with mouse and keyboard, and keeps what the cursors tell.
+ACTING = """
+  document.querySelector('.chooser [data-choice="8192-256"]').click();
+  document.querySelector('.chooser [data-choice="1024-512-64"]').click();
+  const told = [];
+  for (const [ident, steps] of [["throughput-8192-256-plot", 2], ["time-1024-512-64-plot", 9]]) {
+    const plot = document.getElementById(ident);
+    for (let i = 0; i < steps; i++) plot.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight" }));
+    told.push(plot.parentElement.querySelector(".readout").textContent);
+  }
+  document.body.dataset.told = told.join(" / ");
+  document.querySelector('#time-1024-512-64 .legend button').click();
+"""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +43,7 @@ def test_no_console_message_and_nothing_wider_than_the_window(
     tmp_path: Path, full: str, width: int, dark: bool
 ) -> None:
     file = tmp_path / "report.html"
-    file.write_text(sweeps.probed(full), encoding="utf-8")
+    file.write_text(sweeps.probed(full, ACTING), encoding="utf-8")
     document, console = open_page(file, tmp_path / "profile", size=f"{width},1200", dark=dark)
     assert console == []
     assert 'data-wide=""' in document
@@ -41,6 +57,15 @@ def test_no_console_message_and_nothing_wider_than_the_window(
     assert document.count('class="cursor"') == full.count('tabindex="0" data-x=')
     assert document.count('class="choice away"') == 1
     assert document.count('class="choice away other"') + document.count('class="choice other away"') == 7
+    # somebody chose other lengths and another point, moved a cursor by the keyboard, and picked a GPU
+    assert '<div data-of="lengths" data-choice="1024-512" class="choice away">' in document
+    assert re.search(r'data-of="point" data-choice="1024-512-64" class="choice"', document)
+    notes = re.search(r'data-told="([^"]*)"', document)
+    assert notes
+    told = html.unescape(notes[1])
+    assert re.match(r"64 streams.*output [0-9]+", told)
+    assert re.search(r"[0-9.]+ s.*in flight [0-9]+running [0-9]+.*power of each GPU, mean [0-9.]+", told)
+    assert re.search(r'<figure id="time-1024-512-64" class="wide picking">', document)
 
 
 @pytest.mark.parametrize("name", ["hostile", "imported"])

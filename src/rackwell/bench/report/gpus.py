@@ -14,7 +14,7 @@ from rackwell.page.scales import UNKNOWN, number
 from rackwell.page.svg import Frame, document, n, text
 
 #: Reasons of NVML for lower clocks that are no trouble: nothing to do, and the limit that somebody set.
-HARMLESS = {"gpu_idle", "idle", "applications_clocks_setting", "none"}
+HARMLESS = {"gpu-idle", "applications-clocks", "display-clocks"}
 _ROW, _BAR = 22.0, 13.0
 _HEAD = "GPU|Bus|Power|Highest|Limit|Of limit|Busy|Memory|SM clock|Hottest|PCIe tx / rx|Energy|Held back by"
 
@@ -118,7 +118,8 @@ def _measures(every: Sequence[GpuTelemetry]) -> list[Measure]:
             "throttle",
             "Held back",
             "% of samples",
-            [held(g) for g in every],
+            # without a reason anywhere none was read: even an idle moment is one
+            [held(g) if any(other.throttle for other in every) else None for g in every],
             [None] * len(every),
             hundred,
             "s-bad",
@@ -127,11 +128,13 @@ def _measures(every: Sequence[GpuTelemetry]) -> list[Measure]:
 
 
 def held(gpu: GpuTelemetry) -> float | None:
-    """Percent of the samples in which something held the clocks down; None where it was not read."""
-    if not gpu.throttle:
-        return None
-    worst = [value for name, value in gpu.throttle.items() if name.lower() not in HARMLESS]
+    """Percent of the samples in which something held the clocks down. Reasons that never came are not in the result."""
+    worst = [value for name, value in gpu.throttle.items() if _plain(name) not in HARMLESS]
     return 100 * max(worst, default=0.0)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def draw(measure: Measure, names: Sequence[str], ident: str) -> str:
@@ -197,5 +200,5 @@ def _giga(value: float | None) -> float | None:
 def _reasons(gpu: GpuTelemetry) -> str:
     if not gpu.throttle:
         return UNKNOWN
-    real = {k: v for k, v in gpu.throttle.items() if v and k.lower() not in HARMLESS}
-    return ", ".join(f"{name.replace('_', ' ')} {100 * value:.0f} %" for name, value in real.items()) or "nothing"
+    real = {_plain(name): value for name, value in gpu.throttle.items() if value and _plain(name) not in HARMLESS}
+    return ", ".join(f"{name.replace('-', ' ')} {100 * value:.0f} %" for name, value in real.items()) or "nothing"

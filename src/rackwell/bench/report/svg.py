@@ -140,7 +140,8 @@ def bars(
             f'<rect class="bar" x="{n(middle - width / 2)}" y="{n(y(value))}" width="{n(width)}" '
             f'height="{n(frame.y0 - y(value))}" rx="2"><title>{escape(told)}</title></rect>'
         )
-        if i < len(spans) and (span := spans[i]) is not None:
+        span = spans[i] if i < len(spans) else None
+        if span is not None:
             parts.append(_whisker(middle, y(span[0]), y(span[1])))
         if old is not None:
             half = width / 2 + 8
@@ -148,18 +149,18 @@ def bars(
                 f'<line class="was" x1="{n(middle - half)}" x2="{n(middle + half)}" y1="{n(y(old))}" y2="{n(y(old))}">'
                 f"<title>{escape(f'earlier run: {scales.number(old)} {unit}')}</title></line>"
             )
-        parts.append(_bar_value(value, middle, y, frame, y(old) if old is not None else None))
+        parts.append(_bar_value(value, middle, y, frame, y(old) if old is not None else None, span))
     parts.append(text((frame.x0 + frame.x1) / 2, frame.height - 6, "concurrent streams", "axis-title", "middle"))
     return document(frame, ident, title, description, "".join(parts))
 
 
-def _bar_value(value: float, middle: float, y: Scale, frame: Frame, mark: float | None) -> str:
-    """The number of a bar: inside of it where it fits and the earlier run's mark leaves it free, else above."""
+def _bar_value(value: float, middle: float, y: Scale, frame: Frame, mark: float | None, span: Span) -> str:
+    """The number of a bar: inside of it where it fits and neither mark nor whisker is in the way, else above."""
     top = y(value)
     inside = top + 20
-    if frame.y0 - top > 30 and (mark is None or not inside - 14 < mark < inside + 5):
+    if span is None and frame.y0 - top > 30 and (mark is None or not inside - 14 < mark < inside + 5):
         return text(middle, inside, scales.number(value), "inside", "middle")
-    above = top - 8
+    above = (top if span is None else y(span[1])) - 8
     if mark is not None and above - 13 < mark < above + 4:
         above = mark - 6
     return text(middle, above, scales.number(value), "value s-energy", "middle")

@@ -104,6 +104,8 @@ def _panels(point: BenchPoint, most: int) -> list[Panel]:
     kept = []
     for panel in found:
         lines = [each for each in panel.lines if any(value is not None for value in each.values)]
+        # a single moment is a mark, since it makes no line
+        lines = [dataclasses.replace(each, marks=len(panel.times) == 1) for each in lines]
         if lines:
             kept.append(dataclasses.replace(panel, lines=lines))
     return kept
@@ -146,9 +148,11 @@ def _draw(
         parts.append(y_axis(frame, y, ""))
         parts.append(text(0, top - 12, panel.title, "panel-title"))
         xs = [x(value) for value in panel.times]
-        places, names = " ".join(map(n, xs)), "|".join(f"{value:.1f} s" for value in panel.times)
-        drawn = "".join(series(line, xs, y, panel.form, names=[]) for line in panel.lines if line.css != "unseen-line")
+        places = " ".join(map(n, xs))
+        moments = [f"{value:.1f} s" for value in panel.times]
+        drawn = "".join(series(line, xs, y, panel.form, moments) for line in panel.lines if line.css != "unseen-line")
         hidden = "".join(_hidden(line, panel) for line in panel.lines if line.css == "unseen-line")
+        names = "|".join(moments)
         kind = escape(panel.title.partition(",")[0], quote=True)
         parts.append(f'<g data-x="{places}" data-names="{names}" data-what="{kind}">{drawn}{hidden}</g>')
         if panel.limit is not None:
