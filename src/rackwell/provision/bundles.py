@@ -67,7 +67,7 @@ def write(path: Path, collection: Collection, extra: dict[str, str], scrubber: S
         "rackwell": rackwell.__version__,
         "container": collection.container,
         "host": collection.host,
-        "facts": json.loads(scrubber.scrub(json.dumps(collection.facts, sort_keys=True))),
+        "facts": scrubber.scrub_data(collection.facts),
         "hidden": dict(sorted(scrubber.hidden.items())),
         "files": rows,
     }

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 _SHORTEST = 6
 _LAST_WORDS = r"(?:key|token|secret|password|passwd|passphrase|pwd|credentials?|apikey|auth)"
@@ -105,6 +106,20 @@ class Scrubber:
         if self.names:
             text = self._users(text)
         return text
+
+    def scrub_data(self, value: Any, name: str = "") -> Any:
+        """JSON data without secrets; `name` is the key that it stands under."""
+        if isinstance(value, dict):
+            return {key: self.scrub_data(each, str(key)) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.scrub_data(each, name) for each in value]
+        if not isinstance(value, str):
+            return value
+        found = _NAMED.match(f'{name}="x"') if name else None
+        if found is not None and value and not _HARMLESS.match(name) and not _PLAIN_VALUE.match(value):
+            self.hidden["named-secret"] += 1
+            return mask("named-secret")
+        return self.scrub(value)
 
     def _users(self, text: str) -> str:
         def hide(found: re.Match[str]) -> str:

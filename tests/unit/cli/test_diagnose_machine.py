@@ -266,7 +266,8 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 384.00 MiB."""
 
 
 def bundle(tmp_path: Path, name: str = "b.tar.gz", text: str = "", **scrubber: Any) -> Path:
-    found = Collection("glm5-01", "pve1", facts={"versions": {"sglang": "0.5.9"}, "secret_key": "MARK99secret"})
+    facts = {"versions": {"sglang": "0.5.9"}, "secret_key": "MARK99secret", "said": ["Cookie: a=MARK97", "x"]}
+    found = Collection("glm5-01", "pve1", facts=facts)
     found.taken += [
         Taken("pve1", "kernel", "[ 1.0] quiet"),
         Taken("glm5-01", "journal", text or "\n".join([*journal("parser"), *NASTY.values()])),
