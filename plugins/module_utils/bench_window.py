@@ -10,6 +10,8 @@ import bisect
 import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from ansible_collections.rackwell.gpu.plugins.module_utils import bench_client
+
 #: at most so many slices in a timeline, none shorter than this many seconds
 SLICES, SLICE_S = 120, 0.5
 #: values kept of each latency, quantiles of equal distance
@@ -18,6 +20,18 @@ SAMPLES = 400
 _EDGE_S = 0.005
 #: a steady part needs this share of the window, or it says nothing of a steady state
 MIN_STEADY_SHARE = 0.2
+
+
+_STEADY = (
+    "start_s",
+    "end_s",
+    "output_tok_per_s",
+    "total_tok_per_s",
+    "request_per_s",
+    "concurrency",
+    "ttft_ms",
+    "itl_ms",
+)
 
 
 class Request(NamedTuple):
@@ -71,22 +85,20 @@ def mean_in_flight(steps: Sequence[Tuple[float, int]], start: float, end: float)
     return total / (end - start) if end > start else 0.0
 
 
-def _tokens_between(requests: Sequence[Request], start: float, end: float) -> Tuple[float, int, int]:
-    """(output tokens, prompt tokens, first chunks) that came in [start, end)."""
-    output, prompt, firsts = 0.0, 0, 0
+def _spread(requests: Sequence[Request], start: float, end: float) -> Tuple[float, float, float]:
+    """(output tokens, prompt tokens, requests) of [start, end], each request spread evenly over its own time.
+
+    Counting chunks by their moments instead would depend on where the edges lie: requests of one length begin, prefill
+    and end together, in waves.
+    """
+    output = prompt = count = 0.0
     for request in requests:
-        first = request.start + request.ttft
-        weight = request.tokens / (1 + len(request.gaps))
-        if start <= first < end:
-            output += weight
-            prompt += request.prompt
-            firsts += 1
-        moment = first
-        for gap in request.gaps:
-            moment += gap
-            if start <= moment < end:
-                output += weight
-    return output, prompt, firsts
+        length = request.end - request.start
+        part = max(0.0, min(request.end, end) - max(request.start, start)) / length if length > 0 else 0.0
+        output += part * request.tokens
+        prompt += part * request.prompt
+        count += part
+    return output, prompt, count
 
 
 def steady(requests: Sequence[Request], concurrency: int, share: float, window: Tuple[float, float]) -> Dict[str, Any]:
@@ -97,9 +109,7 @@ def steady(requests: Sequence[Request], concurrency: int, share: float, window: 
     Returns:
         ``steady`` of ``rackwell.bench_point/1``: seconds from the window's start, and the rates in between.
     """
-    nothing = dict.fromkeys(
-        ("start_s", "end_s", "output_tok_per_s", "total_tok_per_s", "request_per_s", "concurrency"), None
-    )  # type: Dict[str, Any]
+    nothing = dict.fromkeys(_STEADY, None)  # type: Dict[str, Any]
     if not requests:
         return dict(nothing, why="the client does not tell when its requests began")
     wanted = max(1, math.ceil(share * concurrency))
@@ -111,15 +121,19 @@ def steady(requests: Sequence[Request], concurrency: int, share: float, window: 
     end = steps[last + 1][0] if last + 1 < len(steps) else steps[last][0]
     if end - start < MIN_STEADY_SHARE * (window[1] - window[0]):
         return dict(nothing, why="%d requests were in flight for %.1f s only" % (wanted, end - start))
-    output, prompt, firsts = _tokens_between(requests, start, end)
+    output, prompt, count = _spread(requests, start, end)
     seconds = end - start
+    # each stream's first request is of the burst at the start, when the client opens all of its connections at once
+    later = sorted(requests, key=lambda request: request.start)[concurrency:]
     return {
         "start_s": round(start - window[0], 4),
         "end_s": round(end - window[0], 4),
         "output_tok_per_s": round(output / seconds, 4),
         "total_tok_per_s": round((output + prompt) / seconds, 4),
-        "request_per_s": round(firsts / seconds, 4),
+        "request_per_s": round(count / seconds, 4),
         "concurrency": round(mean_in_flight(steps, start, end), 3),
+        "ttft_ms": bench_client.distribution(request.ttft for request in later),
+        "itl_ms": bench_client.distribution(gap for request in later for gap in request.gaps),
         "why": None,
     }
 

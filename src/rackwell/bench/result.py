@@ -192,7 +192,9 @@ class RequestError(Part):
 class SteadyState(Part):
     """The part of the window in which the client kept its streams busy; ramp and tail are cut off.
 
-    ``start_s`` and ``end_s`` count from the window's start. ``why`` says why there is none; the rates are None then.
+    ``start_s`` and ``end_s`` count from the window's start. Each request counts evenly over its own time. The latencies
+    are without each stream's first request, which is part of the burst at the start. ``why`` says why there is none;
+    the rest is None then.
     """
 
     start_s: float | None = None
@@ -201,6 +203,8 @@ class SteadyState(Part):
     total_tok_per_s: float | None = None
     request_per_s: float | None = None
     concurrency: float | None = None
+    ttft_ms: Distribution | None = None
+    itl_ms: Distribution | None = None
     why: str | None = None
 
 
