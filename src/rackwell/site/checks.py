@@ -76,6 +76,7 @@ class Checker:
             self._token(node)
             self._profile(node)
             self._bench(node)
+        self._sweeps()
         self._unique()
         self._gpus()
 
@@ -454,6 +455,19 @@ class Checker:
         except RackwellError as error:
             for problem in error.problems:
                 self.problems.add({node.name}, problem)
+
+    def _sweeps(self) -> None:
+        """The sweeps that no container declares; `rackwell bench --profile` names them."""
+        for name in files.stems(self.path / "bench"):
+            path = self.path / "bench" / f"{name}.yml"
+            if path in self._documents:
+                continue
+            try:
+                validation.validate(BenchProfile, yamlsource.load(path), "bench file")
+            except RackwellError as error:
+                for problem in error.problems:
+                    # of no container, so that it keeps none from being provisioned
+                    self.problems.add({f"bench/{name}.yml"}, problem)
 
     def _document(self, path: Path) -> yamlsource.Document | None:
         """The file, read once however many containers name it."""
