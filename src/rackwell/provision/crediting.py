@@ -6,14 +6,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rackwell.bench.result import ProfileRef, Release
-from rackwell.errors import Problem
+from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.site import yamlsource
+from rackwell.site.benchfile import Client
 
 HIDDEN = "***"
 _SECRET_FLAG = re.compile(r"(^|-)(api-key|key|password|secret|auth-token|hf-token)$")
@@ -98,7 +100,15 @@ def release_reference(built: Built) -> Release:
 
 
 def sweep_content(target: Target, bench: str | None = None, client: str = "") -> dict[str, Any]:
-    """What the bench file says, defaults written out; `client` takes the place of the file's."""
+    """What the bench file says, defaults written out; `client` takes the place of the file's.
+
+    Raises:
+        RackwellError: the bench file does not hold, or there is no such client (exit 2).
+    """
+    known = typing.get_args(Client)
+    if client and client not in known:
+        problem = Problem("usage", f"'{client}' is no load generator", "--client", "", f"name {', '.join(known)}")
+        raise RackwellError(problem, ExitCode.INVALID)
     content: dict[str, Any] = target.site.bench(target.container, bench).model_dump(mode="json")
     return {**content, "client": client or content["client"]}
 

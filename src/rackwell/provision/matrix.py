@@ -198,6 +198,7 @@ class _Matrix:
             self.wanted.bench,
             Wishes(
                 client=self.wanted.client,
+                again="the same `rackwell bench matrix` command",
                 extra=self._extra(change),
                 matrix={
                     "id": self.place.matrix.id,

@@ -35,6 +35,7 @@ class Wishes:
         resume: the interrupted run to go on with; the newest one that fits when None.
         anew: go on with none.
         extra: variables for the plays. matrix: which variant of a matrix the run is of.
+        again: the command that goes on with it, where that is not `rackwell bench`.
     """
 
     client: str = ""
@@ -42,6 +43,7 @@ class Wishes:
     anew: bool = False
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
     matrix: dict[str, Any] | None = None
+    again: str = ""
 
 
 def find(target: Target, built: dict[str, Built], bench: str | None = None) -> Measured | None:
@@ -102,7 +104,7 @@ class _Sweep:
         self.wanted = self._new(content)
         self.hidden = crediting.secrets(target)
         named = f" --profile {bench}" if bench else ""
-        self.again = f"rackwell bench {self.name}{named} -i {target.site.path}"
+        self.again = wishes.again or f"rackwell bench {self.name}{named} -i {target.site.path}"
 
     def _new(self, content: dict[str, Any]) -> BenchResult:
         started = dt.datetime.now(dt.UTC)

@@ -13,6 +13,7 @@ import pydantic
 from rackwell.site.validation import Declared, Real, Whole
 
 Positive = Annotated[Whole, pydantic.Field(ge=1)]
+Client = Literal["bench-client", "server", "aiperf"]
 CONCURRENCY = [1, 16, 64, 256, 512, 1024]
 """What a sweep measures that does not say."""
 MOST_POINTS = 2000
@@ -70,7 +71,7 @@ class BenchProfile(Declared):
     min_seconds: Annotated[Real, pydantic.Field(ge=0, le=86400)] = pydantic.Field(
         default=0, description="a point that is over sooner is measured once more, with as many prompts as this takes"
     )
-    client: Literal["bench-client", "server", "aiperf"] = pydantic.Field(
+    client: Client = pydantic.Field(
         default="bench-client",
         description="whose load generator: of the build bench-client, of the release that serves, or aiperf",
     )

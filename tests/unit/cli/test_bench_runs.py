@@ -157,3 +157,5 @@ def test_a_container_that_is_called_like_a_command_is_measured_by_run(rig: Rig) 
     assert rig.json("bench", "run", "glm5-01")["result"]["measured"] is True
     assert rig.json("bench", "--profile", "quick", "glm5-01")["result"]["measured"] is True
     assert rig.codes(rig.json("bench", "run", "list")) == ["unknown-container"]
+    refused = rig.json("bench", "glm5-01", "--client", "wrk")
+    assert (refused["exit_code"], rig.codes(refused)) == (2, ["usage"])
