@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="List, show and test the rules of `rackwell diagnose`.", no_args_is_help=True)
     group.command("list")(list_rules)
     group.command("show")(show)
-    group.command("test")(test)
+    group.command("test")(examples)
     group.command("score")(score)
     group.command("page")(page)
     app.add_typer(group, name="rules")
@@ -93,18 +93,18 @@ def show(
     execute("rules", as_json, body)
 
 
-def test(only: OnlyOption = None, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
+def examples(only: OnlyOption = None, catalog: CatalogOption = None, as_json: JsonOption = False) -> None:
     """Run the examples of the rules against all rules. Exit code 1 when one fails, or another rule is first on it."""
 
     def body(terminal: Terminal) -> Outcome:
         from rackwell.cli.output import Outcome
-        from rackwell.diagnose import examples
+        from rackwell.diagnose.examples import faults as found
         from rackwell.diagnose.run import Diagnoser
         from rackwell.errors import ExitCode
 
         del terminal
         diagnoser = Diagnoser(_rules(catalog))
-        faults = list(examples.faults(diagnoser, lambda rule: _wanted(rule, only)))
+        faults = list(found(diagnoser, lambda rule: _wanted(rule, only)))
         count = sum(_wanted(rule, only) for rule in diagnoser.rules)
         bad = [fault for fault in faults if fault.kind != "no-clean"]
         result = {

@@ -37,10 +37,10 @@ class Fault:
         return f"{self.rule}: {told}" + (f": {first[0][:120]}" if first else "")
 
 
-def faults(diagnoser: Diagnoser, wanted: Callable[[Rule], bool] = lambda rule: True) -> Iterator[Fault]:
+def faults(diagnoser: Diagnoser, wanted: Callable[[Rule], bool] | None = None) -> Iterator[Fault]:
     """What is wrong with the rules that are `wanted`, held against all."""
     known = [rule.id for rule in diagnoser.rules]
-    for rule in filter(wanted, diagnoser.rules):
+    for rule in filter(wanted, diagnoser.rules):  # all of them when None
         yield from of_rule(diagnoser, rule, known)
 
 
@@ -53,7 +53,7 @@ def of_rule(diagnoser: Diagnoser, rule: Rule, known: list[str]) -> Iterator[Faul
             yield Fault(rule.id, "no-rule", "", pattern)
     for example in rule.examples.match:
         held = diagnoser.held(example)
-        causes, noise = ordered(held)
+        causes, _ = ordered(held)
         names = {each.rule.id for each in held}
         first = causes[0][0].rule.id if causes else ""
         if rule.id not in names:

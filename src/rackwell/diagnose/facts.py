@@ -29,7 +29,10 @@ _VERSIONS = {
     "kernel": [r"(?:Linux version |Linux \S+ |^)(?P<version>\d+\.\d+\.\d+)-\d+-pve\b"],
 }
 _GPUS = {
-    "sm120": r"(?P<gpu>(?:NVIDIA )?RTX PRO \d{4}(?: Blackwell)?(?: (?:Server|Workstation|Max-Q)[ \w-]{0,24}Edition)?|(?:NVIDIA )?(?:GeForce )?RTX 50[5-9]0(?: Ti)?)",
+    "sm120": (
+        r"(?P<gpu>(?:NVIDIA )?RTX PRO \d{4}(?: Blackwell)?(?: (?:Server|Workstation|Max-Q)[ \w-]{0,24}Edition)?"
+        r"|(?:NVIDIA )?(?:GeForce )?RTX 50[5-9]0(?: Ti)?)"
+    ),
     "sm121": r"(?P<gpu>NVIDIA GB10\b|DGX Spark)",
     "sm100": r"\b(?P<gpu>G?B[23]00\b(?: SXM)?)",
     "sm90": r"\b(?P<gpu>(?:NVIDIA )?G?H[12]00\b(?: [A-Z0-9]{2,6})?)",

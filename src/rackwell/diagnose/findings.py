@@ -136,7 +136,9 @@ class Diagnosis:
         everything = [*self.findings, *added]
         real = [finding for finding in everything if finding.severity != "noise"]
         noise = [finding for finding in everything if finding.severity == "noise"]
-        ordered = sorted(real or noise, key=lambda finding: -standing(finding.rank, finding.confidence, finding.severity))
+        ordered = sorted(
+            real or noise, key=lambda finding: -standing(finding.rank, finding.confidence, finding.severity)
+        )
         normal = (*self.normal, *noise) if real else self.normal
         return dataclasses.replace(
             self, findings=tuple(ordered), normal=tuple(normal), unknown=False, telling=(), collect=()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A journal's records (``journalctl -o json``, ``-o export``), and docker's json-file logs, as lines with their origin."""
+"""Records of a journal (``journalctl -o json``, ``-o export``) or of docker's logs, as lines with their origin."""
 
 from __future__ import annotations
 

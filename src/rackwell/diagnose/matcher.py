@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rackwell.diagnose import facts, starts, unknown
-from rackwell.diagnose.patterns import Filter
+from rackwell.diagnose.patterns import Filter, compiled
 from rackwell.diagnose.rules import Rule
 from rackwell.diagnose.tree import Group, Leaf, Node
 
-_CACHED = 20_000
+_CACHED = 5000
 ENOUGH = 100
 """Lines of an expression after which further ones tell nothing new, unless they are counted."""
 
@@ -59,49 +60,72 @@ class Matcher:
         self.around = [around.get(pattern, 0) for pattern in self.everything]
         self.anchored = {i for i, pattern in enumerate(self.everything) if _begins(pattern) != pattern}
         self._found = Filter(self.everything)
-        raw = [_begins(pattern) for pattern in self.everything]
-        self._every = Filter(raw)
+        self._begun = [_begins(pattern) for pattern in self.everything]
+        self._every = Filter(self._begun)
         self.bare = frozenset(self._every.possible(b"\x01"))
-        self._literal = [index for index in range(len(raw)) if index not in self.bare]
-        self._raw = Filter([raw[index] for index in self._literal])
-        self._reduced: dict[frozenset[int], tuple[list[int], Filter]] = {}
         self._cache: dict[str, list[int]] = {}
+        self._searches: dict[int, Any] = {}
+        self._often: set[int] = set()
+        self._together: Any = None
+        self._vain: dict[int, int] = {}
+        self._asked = 0
 
     def message(self, message: str) -> list[int]:
         """What is found in a message."""
         known = self._cache.get(message)
         if known is None:
-            known = self._found.found(message.encode("utf-8", "replace"))
+            known = self._every.found(message.encode("utf-8", "replace"))
+            if not self.anchored.isdisjoint(known):
+                known = [
+                    index
+                    for index in known
+                    if index not in self.anchored or compiled(self.everything[index]).search(message)
+                ]
             if len(message) < 1000:
                 if len(self._cache) > _CACHED:
                     self._cache.clear()
                 self._cache[message] = known
         return known
 
-    def line(self, raw: bytes, early: bool = True) -> list[int]:
-        """What may be found in the message of a line: `anchored` ones perhaps not, `bare` ones only when `early`."""
-        if early:
-            return self._every.found(raw)
-        found = self._raw.found(raw)
-        return [self._literal[index] for index in found] if found and self.bare else found
+    def new(self, lines: bytes, known: Collection[int]) -> list[int]:
+        """What may be found in lines, but for what is known and the bare ones."""
+        asked = [i for i in self._every.possible(lines) if i not in known and i not in self.bare]
+        if not asked:
+            return asked
+        if self._often.issuperset(asked) and self._together is not None and not self._together.search(lines):
+            return []
+        found = [i for i in asked if self._search(i)(lines)]
+        if len(found) < len(asked):
+            self._in_vain(set(asked).difference(found))
+        return found
 
-    def without(self, known: Iterable[int]) -> tuple[list[int], Filter]:
-        """What finds out whether lines may hold any but these and the bare ones; see `only` for its indexes."""
-        key = frozenset(known) | self.bare
-        filtered = self._reduced.get(key)
-        if filtered is None:
-            if len(self._reduced) > 30:
-                self._reduced.clear()
-            left = [index for index in range(len(self.everything)) if index not in key]
+    def _in_vain(self, asked: set[int]) -> None:
+        """Expressions whose literals stand everywhere, and which are found nowhere, are searched for in one pass."""
+        for index in asked - self._often:
+            self._vain[index] = self._vain.get(index, 0) + 1
+        self._asked += 1
+        if self._asked % 200 == 0:
+            often = {index for index, times in self._vain.items() if times > 50} - self._often
+            if often:
+                self._often |= often
+                parts = "|".join(f"(?:{self._begun[index]})" for index in sorted(self._often))
+                self._together = compiled(f"(?m:{parts})")
+
+    def anything(self, lines: bytes, known: Collection[int]) -> bool:
+        """Whether `new` may find something: quick, for many lines."""
+        return any(index not in known and index not in self.bare for index in self._every.possible(lines))
+
+    def _search(self, index: int) -> Any:
+        search = self._searches.get(index)
+        if search is None:
             # of several lines at once, each ends where a line ends
-            filtered = left, Filter([f"(?m:{_begins(self.everything[index])})" for index in left])
-            self._reduced[key] = filtered
-        return filtered
+            search = self._searches[index] = compiled(f"(?m:{self._begun[index]})").search
+        return search
 
     def only(self, wanted: Iterable[int]) -> tuple[list[int], Filter]:
         """Some of the expressions, and what finds them in a line."""
         indexes = sorted(wanted)
-        return indexes, Filter([_begins(self.everything[index]) for index in indexes])
+        return indexes, Filter([self._begun[index] for index in indexes])
 
 
 _ANCHOR = re.compile(r"(?<!\\)((?:\\\\)*)(?:(?<!\[)\^|\\A)")
@@ -125,7 +149,12 @@ def _group_bounds(node: Node | None) -> list[int]:
 
 def _counted(rule: Rule) -> list[str]:
     patterns = [count.leaf.pattern for count in rule.tree.counts if count.at_least > ENOUGH]
-    return patterns + ([] if rule.tree.node is None else _telling(rule.tree.node))
+    return patterns + telling(rule)
+
+
+def telling(rule: Rule) -> list[str]:
+    """The expressions of a rule that say most; the others stand around them."""
+    return [] if rule.tree.node is None else _telling(rule.tree.node)
 
 
 def _telling(node: Node) -> list[str]:

@@ -13,22 +13,24 @@ from typing import Any
 
 import re2  # type: ignore[import-untyped]
 
-_MEMORY = 8 << 20
+_MEMORY = 1 << 20
+_MORE = 8 << 20
+"""For the few expressions that are larger."""
 
 
 class PatternError(ValueError):
     """The text is no regular expression of RE2."""
 
 
-def _options(capture: bool) -> Any:
+def _options(capture: bool, memory: int = _MEMORY) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = not capture
-    options.max_mem = _MEMORY
+    options.max_mem = memory
     return options
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=16384)
 def compiled(pattern: str) -> Any:
     """An expression with `search`, `groupindex` and the like, as of `re`.
 
@@ -37,6 +39,10 @@ def compiled(pattern: str) -> Any:
     """
     try:
         return re2.compile(pattern, _options(True))
+    except re2.error:
+        pass
+    try:
+        return re2.compile(pattern, _options(True, _MORE))
     except re2.error as error:
         told = error.args[0] if error.args else error
         said = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
@@ -48,10 +54,13 @@ class Filter:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = list(patterns)
-        self._filter = re2.Filter()
-        options = _options(False)
+        self._filter: Any = re2.Filter()
+        options, large = _options(False), _options(False, _MORE)
         for pattern in self.patterns:
-            self._filter.Add(pattern, options)
+            try:
+                self._filter.Add(pattern, options)
+            except re2.error:
+                self._filter.Add(pattern, large)
         if self.patterns:
             self._filter.Compile()
             # past the wrapper, which costs as much as the match of a short line
@@ -59,8 +68,8 @@ class Filter:
 
     def possible(self, text: bytes) -> list[int]:
         """Indexes of those whose literals stand in `text` (and of those without any): quick, and never too few."""
-        return self._match(text, True) if self.patterns else []  # type: ignore[no-any-return]
+        return self._match(text, True) if self.patterns else []
 
     def found(self, text: bytes) -> list[int]:
         """Indexes of those that are found in `text`."""
-        return self._match(text, False) if self.patterns else []  # type: ignore[no-any-return]
+        return self._match(text, False) if self.patterns else []

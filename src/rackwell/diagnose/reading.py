@@ -21,7 +21,8 @@ _MOST = 8 << 30
 """Bytes that are read at most, after decompression."""
 
 _ANSI = re.compile(
-    rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,10}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?|[PX^_][^\x1b\n]{0,400}(?:\x1b\\)?|[ -/]{0,4}[0-~])"
+    rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,10}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?"
+    rb"|[PX^_][^\x1b\n]{0,400}(?:\x1b\\)?|[ -/]{0,4}[0-~])"
 )
 _CONTROL = bytes(set(range(32)) - {9, 10, 11, 13, 27}) + b"\x7f"
 _PACKED = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
@@ -150,12 +151,10 @@ def _chained(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _unpacked(stream: Iterator[bytes], head: bytes, reading: Reading) -> tuple[Iterator[bytes], bytes]:
-    opened = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
+    opened: Any = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
     if opened is None:
         if head.startswith(b"\x28\xb5\x2f\xfd"):
-            reading.note(
-                "the input is compressed by zstd, which is not read here: give it as `zstdcat FILE | rackwell diagnose -`"
-            )
+            reading.note("the input is compressed by zstd: give it as `zstdcat FILE | rackwell diagnose -`")
         return stream, head
     reading.note("the input was compressed")
     inner = _decompressed(opened(io.BufferedReader(_Stream(stream))), reading)
@@ -214,16 +213,15 @@ def _whole_lines(stream: Iterator[bytes], reading: Reading) -> Iterator[Block]:
     """Blocks that end where lines end; what is too long in a line is left out."""
     number, rest, skipping, begun = 1, b"", False, False
     for part in stream:
-        if not begun:
-            # byte order marks
-            part = part.lstrip(b"\xef\xbb\xbf")
-            begun = True
+        # without byte order marks
+        data = part if begun else part.lstrip(b"\xef\xbb\xbf")
+        begun = True
         if skipping:
-            _, newline, part = part.partition(b"\n")
+            _, newline, data = data.partition(b"\n")
             if not newline:
                 continue
-            part, skipping = b"\n" + part, False
-        data = rest + part
+            data, skipping = b"\n" + data, False
+        data = rest + data
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
         if len(rest) > LONGEST:

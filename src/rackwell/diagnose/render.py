@@ -63,8 +63,7 @@ def one(finding: Finding) -> str:
     """One finding."""
     sure = "" if finding.severity == "noise" else f" ({finding.severity}, {_SURE[finding.confidence]})"
     rows = [f"{finding.title}{sure} [{finding.id}]", _wrapped("what", finding.cause)]
-    for line in finding.lines[:_LINES]:
-        rows.append(_line("why", line))
+    rows += [_line("why", line) for line in finding.lines[:_LINES]]
     more = []
     if finding.count > len(finding.lines):
         more.append(f"{finding.count:,} such lines")

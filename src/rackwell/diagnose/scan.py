@@ -81,11 +81,10 @@ class Scan:
         self._full: set[int] = set()
         self._seen_lines, self._tired = 0, _TIRED
         self._again: dict[tuple[int, ...], _Again] = {}
-        self._new = self._matcher.without(())
         self._counting: tuple[list[int], Filter] | None = None
         self._asked: set[int] = set()
         self._in_vain: dict[int, int] = {}
-        self._known = 0
+        self._known: frozenset[int] = frozenset()
 
     def read(self, source: Source, name: str = "", *, earlier: bool = False) -> None:
         """One text; one of an earlier start tells of that only."""
@@ -125,7 +124,7 @@ class Scan:
         else:
             data = self._stripped(block.data)
             tested = lines if data is block.data else data.split(b"\n")
-            wanted = self._interesting(tested) if self._new[1].possible(data) else set()
+            wanted = self._interesting(tested) if self._matcher.anything(data, self._known) else set()
         self._neighbours(wanted)
         self._count()
         self._pending = (tested, block.number, wanted, 0)
@@ -144,16 +143,16 @@ class Scan:
 
     def _interesting(self, lines: list[bytes]) -> set[int]:
         """The groups, by their first line's index, in which something new may be, and those around."""
-        indexes, new = self._new
+        new, around = self._matcher.new, self._matcher.around
         self._asked.clear()
         groups = range(0, len(lines), _GROUP)
         wanted = set()
         for start in groups:
-            found = new.found(b"\n".join(lines[start : start + _GROUP]))
+            found = new(b"\n".join(lines[start : start + _GROUP]), self._known)
             if found:
                 wanted.add(start)
-                self._asked.update(indexes[index] for index in found)
-                wide = max(self._matcher.around[indexes[index]] for index in found) if self._known else 0
+                self._asked.update(found)
+                wide = max(around[index] for index in found) if self._known else 0
                 if wide:
                     span = min(wide, _AROUND) // _GROUP + 1
                     at = start // _GROUP
@@ -199,7 +198,7 @@ class Scan:
         early = first <= _BARE_LINES
         for index in range(start, min(start + _GROUP, len(lines))):
             raw = lines[index]
-            if raw and self._matcher.line(raw, early):
+            if raw and (early or self._matcher.anything(raw, ())):
                 self._line(raw, first + index, None)
                 self._seen_lines += 1
         if self._seen_lines >= self._tired and not early:
@@ -216,14 +215,13 @@ class Scan:
 
     def _learn(self, at: int) -> None:
         """Which expressions tell nothing new any more: they are counted where their number is told, else left out."""
-        if len(self._full) == self._known:
+        if len(self._full) == len(self._known):
             return
         self._count(at)
         self._settle()
-        self._known = len(self._full)
-        self._new = self._matcher.without(self._full)
+        self._known = frozenset(self._full)
         counted, everything, kinds = self._matcher.counted, self._matcher.everything, self._matcher.kinds
-        wanted = [i for i in self._full if kinds[i] is Kind.RULE and everything[i] in counted]
+        wanted = [i for i in self._known if kinds[i] is Kind.RULE and everything[i] in counted]
         self._counting = self._matcher.only(wanted) if wanted else None
 
     def _remember(self, lines: list[bytes], first: int) -> None:

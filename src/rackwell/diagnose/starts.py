@@ -8,7 +8,10 @@ import re
 from rackwell.diagnose.patterns import compiled
 from rackwell.diagnose.reading import Origin
 
-_UNIT = r"^(?P<what>Starting|Started) (?P<unit>[\w.@:\\-]{1,120}\.service|[\w .,()'-]{1,80}(?:[Ss]erver|SGLang|sglang|vLLM|LLM)[\w .,()'-]{0,60})"
+_UNIT = (
+    r"^(?P<what>Starting|Started) (?P<unit>[\w.@:\\-]{1,120}\.service|"
+    r"[\w .,()'-]{1,80}(?:[Ss]erver|SGLang|sglang|vLLM|LLM)[\w .,()'-]{0,60})"
+)
 _ENDED = (
     r"^(?P<unit>[\w.@:\\-]{1,120}\.service): (?:Main process exited|Failed with result|Deactivated successfully|"
     r"Scheduled restart job|Control process exited|Start request repeated|start operation timed out|Failed to start)"

@@ -62,7 +62,7 @@ _COLLECT = {
         "container: which nvcc; nvcc --version; echo $CUDA_HOME",
     ),
     "engine": (
-        "the whole log of one start: journalctl -u UNIT _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value UNIT)",
+        "the whole log of one start: journalctl _SYSTEMD_INVOCATION_ID=$(systemctl show -p InvocationID --value UNIT)",
         "container: pip list | grep -i -E 'torch|sgl|flashinfer|nccl'",
     ),
     "network": ("container: ss -ltnp; ip -br addr; cat /etc/resolv.conf",),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rackwell import page
+from rackwell.diagnose.matcher import telling
 from rackwell.diagnose.rules import AREAS, Rule
 
 __all__ = ["render"]
@@ -48,6 +49,7 @@ def _entry(rule: Rule) -> dict[str, Any]:
         "naive": rule.naive,
         "lint": rule.lint,
         "patterns": list(dict.fromkeys(leaf.pattern for leaf in rule.tree.leaves)),
+        "telling": set(telling(rule)),
         "evidence": rule.evidence,
         "example": rule.examples.match[0].strip(),
     }

@@ -25,7 +25,7 @@
     try { return new RegExp(source, flags); } catch { return null; }
   };
   const says = (entry, line) => {
-    entry.patterns ??= [...entry.rule.querySelectorAll("li > code")].map((code) => expression(code.textContent));
+    entry.patterns ??= [...entry.rule.querySelectorAll("li.telling > code")].map((code) => expression(code.textContent));
     return entry.patterns.some((pattern) => pattern !== null && pattern.test(line));
   };
 
@@ -43,6 +43,7 @@
         here += found ? 1 : 0;
       }
       section.hidden = here === 0;
+      section.querySelector("h2 > span").textContent = here;
       count += here;
     }
     shown.textContent = `${count} ${count === 1 ? "rule" : "rules"}`;
