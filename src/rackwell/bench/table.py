@@ -161,7 +161,9 @@ def _surroundings(result: BenchResult) -> list[str]:
     release, profile = result.release, result.profile
     lengths = "; ".join(of.lengths(key) for key in of.by_lengths(of.loads(result.points)))
     served = (profile.served_name or profile.name) if profile else "a model"
-    lines = [f"{served} on {result.hardware.summary}, driver {result.hardware.driver_version or UNKNOWN}; {lengths}"]
+    hardware = result.hardware
+    where = f"{hardware.summary}, driver {hardware.driver_version or UNKNOWN}" if hardware.gpus else "unnamed GPUs"
+    lines = ["; ".join(filter(None, (f"{served} on {where}", lengths)))]
     if release:
         sources = ", ".join(f"{name} {version}" for name, version in release.sources.items())
         patches = ", ".join(release.patches) or "no patches"

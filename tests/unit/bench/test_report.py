@@ -169,7 +169,7 @@ def test_no_telemetry_and_no_timeline() -> None:
     page = render(sweeps.run([blind]))
     assert "W</small>" not in page
     assert "J</small>" not in page
-    assert "no GPU was read" in page
+    assert "on GPUs that were not read" in page
     assert 'id="ttft-plot"' in page
 
 
