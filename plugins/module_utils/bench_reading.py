@@ -130,7 +130,15 @@ class Reading:
             return self.crashed(reasons, **more)
         more["sanity"] = bench_judge.sane(line["sanity"], self._asked(context), reasons)
         more.update(self._aside(line, record, summary, context, reasons, remarks))
-        return self.result("measured", reasons, **more)
+        return self.result("measured", self._counting(reasons, remarks), **more)
+
+    def _counting(self, reasons: List[Dict[str, str]], remarks: List[str]) -> List[Dict[str, str]]:
+        """The reasons without those that are tolerated, which become remarks."""
+        tolerated = self.options.get("tolerate") or []
+        for found in reasons:
+            if found["code"] in tolerated:
+                remarks.append("Tolerated: %s (%s): %s." % (found["code"], found["what"], found["why"]))
+        return [found for found in reasons if found["code"] not in tolerated]
 
     def _aside(
         self,

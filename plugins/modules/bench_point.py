@@ -157,6 +157,14 @@ options:
     description: Unit of the server. Its restarts tell a dead server from a failed client.
     type: str
     default: rackwell-inference.service
+  tolerate:
+    description:
+      - Reasons that are remarks instead, so that the point counts although they hold. For machines where they are known,
+        such as one of few cores that other work shares.
+    type: list
+    elements: str
+    choices: [bench-client-bound, bench-throttled, bench-gpus-shared]
+    default: []
 attributes:
   check_mode:
     description: Says what would run.
@@ -377,7 +385,7 @@ class Point:
         why = self.server.warm_up(self.warmup_seconds)
         if why:
             what = "the server does not answer the requests of the warm-up"
-            fix = "rackwell status; read `journalctl -u %s`" % self.server.unit
+            fix = "`rackwell status`; `journalctl -u %s`" % self.server.unit
             if self.server.died(before):
                 result = self.reading.crashed([bench_client.reason("bench-warmup", what, why, fix)])
                 self.end(result)
@@ -510,6 +518,12 @@ def main() -> None:
                 },
             },
             "sanity_answers": {"type": "int", "default": 32},
+            "tolerate": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["bench-client-bound", "bench-throttled", "bench-gpus-shared"],
+                "default": [],
+            },
             "sample_hz": {"type": "float", "default": 5},
             "point_timeout": {"type": "int", "default": 900},
             "host": {"type": "str", "default": "127.0.0.1"},

@@ -135,6 +135,17 @@ def test_what_spoils_a_run_is_named(tmp_path: Path, code: str) -> None:
     assert result["reasons"][0]["why"]
 
 
+def test_what_is_tolerated_is_remarked_and_the_run_counts(tmp_path: Path) -> None:
+    run = Run()
+    late(run, 0.5, 5)
+    throttle(run, 0x40, 0.5)
+    run.options["tolerate"] = ["bench-client-bound"]
+    result = run.read(tmp_path)
+    assert codes(result) == ["bench-throttled"]
+    assert any(remark.startswith("Tolerated: bench-client-bound") for remark in result["remarks"])
+    assert result["client_load"]["bound"] is True
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
