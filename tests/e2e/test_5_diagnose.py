@@ -97,14 +97,17 @@ def test_diagnose_reads_this_start_from_the_machine(
         assert rackwell("diagnose", bundle).result["findings"][0]["id"] == rule
 
 
-def test_diagnose_asks_a_container_without_ssh_through_its_host(site: Path, container: str, faults: Faults) -> None:
+def test_diagnose_asks_a_container_without_ssh_through_its_host(
+    site: Path, container: str, host: str, faults: Faults
+) -> None:
+    vmid = 200 + int(container.rpartition("-")[2])
     faults("engine", "faults.die_as=rank-killed", "load_seconds=0.3")
     restart(container, "failed")
     inside(container, "systemctl stop ssh")
     try:
         told = rackwell("diagnose", "--container", container, "-i", site)
     finally:
-        inside(container, "systemctl start ssh")
+        inside(host, f"pct exec {vmid} -- systemctl start ssh")
     assert told.code == 0, told.json["problems"]
     assert told.result["findings"][0]["id"] == "sglang-child-crashed"
     assert told.codes == ["ssh-refused"]
