@@ -135,9 +135,7 @@ class Reading:
     def _counting(self, reasons: List[Dict[str, str]], remarks: List[str]) -> List[Dict[str, str]]:
         """The reasons without those that are tolerated, which become remarks."""
         tolerated = self.options.get("tolerate") or []
-        for found in reasons:
-            if found["code"] in tolerated:
-                remarks.append("Tolerated: %s (%s): %s." % (found["code"], found["what"], found["why"]))
+        remarks += ["Tolerated: %(code)s (%(what)s): %(why)s." % one for one in reasons if one["code"] in tolerated]
         return [found for found in reasons if found["code"] not in tolerated]
 
     def _aside(

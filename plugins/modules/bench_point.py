@@ -159,8 +159,8 @@ options:
     default: rackwell-inference.service
   tolerate:
     description:
-      - Reasons that are remarks instead, so that the point counts although they hold. For machines where they are known,
-        such as one of few cores that other work shares.
+      - Reasons that are remarks instead, so that the point counts although they hold. For machines where they are
+        known, such as one of few cores that other work shares.
     type: list
     elements: str
     choices: [bench-client-bound, bench-throttled, bench-gpus-shared]
