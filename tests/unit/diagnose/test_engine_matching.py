@@ -23,6 +23,8 @@ def found(text: str, *rules: Rule, facts: Facts | None = None) -> list[str]:
     return [finding.id for finding in Diagnoser(rules).diagnose([("", text)], facts).findings]
 
 
+NO_RADIX = {"profile": {"flag": "disable-radix-cache", "absent": True}}
+NO_P2P = {"profile": {"environment": "NCCL_P2P_DISABLE", "equals": 1}}
 FAR = "quiet line\n" * 50
 
 
@@ -148,11 +150,11 @@ def test_the_same_of_all_ranks_is_one_with_the_first_rank_first() -> None:
         ({"torch": ">=2.11"}, "torch   2.11.0+cu130\nalpha", True),
         ({"gpu": ["sm120"]}, "NVIDIA RTX PRO 6000 Blackwell Server Edition, 12.0\nalpha", True),
         ({"gpu": ["sm120"]}, "NVIDIA H200, 9.0\nalpha", False),
-        ({"profile": {"flag": "disable-radix-cache", "absent": True}}, "alpha\nserver_args=ServerArgs(a=1, disable_radix_cache=True)", False),
-        ({"profile": {"flag": "disable-radix-cache", "absent": True}}, "alpha\nserver_args=ServerArgs(a=1, disable_radix_cache=False)", True),
+        (NO_RADIX, "alpha\nserver_args=ServerArgs(a=1, disable_radix_cache=True)", False),
+        (NO_RADIX, "alpha\nserver_args=ServerArgs(a=1, disable_radix_cache=False)", True),
         ({"profile": {"flag": "kv-cache-dtype", "equals": "fp8_e4m3"}}, "x --kv-cache-dtype fp8_e4m3\nalpha", True),
-        ({"profile": {"environment": "NCCL_P2P_DISABLE", "equals": 1}}, "NCCL_P2P_DISABLE set by environment to 1\nalpha", True),
-        ({"profile": {"environment": "NCCL_P2P_DISABLE", "equals": 1}}, "NCCL_P2P_DISABLE=0\nalpha", False),
+        (NO_P2P, "NCCL_P2P_DISABLE set by environment to 1\nalpha", True),
+        (NO_P2P, "NCCL_P2P_DISABLE=0\nalpha", False),
     ],
 )  # fmt: skip
 def test_conditions(when: dict[str, Any], text: str, holds: bool) -> None:
