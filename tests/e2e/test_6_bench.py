@@ -18,6 +18,8 @@ output_tokens: 16
 prompts_per_stream: 2
 warmup_requests: 1
 point_timeout: 120
+# CI runs other things beside, on two cores
+tolerate: [bench-client-bound]
 """
 ANSWERS = "import urllib.request as u; u.urlopen('http://127.0.0.1:30000/health')"
 RESTART = f"""systemctl restart rackwell-inference.service

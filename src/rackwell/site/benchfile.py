@@ -87,6 +87,9 @@ class BenchProfile(Declared):
     sample_hz: Annotated[Real, pydantic.Field(gt=0, le=50)] = pydantic.Field(
         default=5, description="GPU samples per second"
     )
+    tolerate: list[Literal["bench-client-bound", "bench-throttled", "bench-gpus-shared"]] = pydantic.Field(
+        default=[], description="signs of a bad measurement that are known on this machine: remarks, and points count"
+    )
     point_timeout: Positive = pydantic.Field(
         default=900, validate_default=True, description="seconds that one point may take"
     )

@@ -119,6 +119,8 @@ def test_ctrl_c_leaves_the_declared_profile_served_and_the_matrix_goes_on(
     # the point that was measured before the interruption is not measured again
     plays = [options for name, options in rig.machines.calls if name == "bench"]
     assert [one["concurrency"] for one in plays[2]["extra"]["bench_client_points"]] == [16]
+    # and the one that was cut off, which met the restart, is not taken up on the machine
+    assert plays[2]["extra"]["bench_client_run_id"].startswith(plays[1]["extra"]["bench_client_run_id"] + ".")
 
 
 def test_without_consent_nothing_is_touched(rig: Rig) -> None:
