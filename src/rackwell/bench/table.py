@@ -180,12 +180,14 @@ def _told(result: BenchResult, compared: Comparison | None, budgets: Sequence[St
     lines = _rejected(result, len({point.load[:2] for point in result.points}) > 1)
     if compared is not None and compared.rows:
         from rackwell.bench.report.versus import headline as versus
+        from rackwell.bench.report.versus import name
 
         main = [each for each in compared.rows if each.metric == "output_tok_per_s"] or compared.rows[:1]
-        lines.append(f"against {', '.join(compared.baseline)}: {versus(main)}")
+        several = len({each.load[:2] for each in main}) > 1
+        lines.append(f"against {', '.join(compared.baseline)}: {versus(main, several)}")
         for each in main:
             if each.ratio and each.low and each.high:
-                where = count(each.load[2])
+                where = name(each.load, several=several)
                 span = f"{each.low:.2f} to {each.high:.2f}"
                 lines.append(f"  {where}: {ratio(each.ratio, 1.0)} ({span}), {each.verdict.replace('-', ' ')}")
         lines.append(compared.attribution.text)

@@ -45,7 +45,7 @@ class Row:
         best: of the newest run that counts. Its figures are those of its best load.
         to_previous: output at that load over that of the valid run before it.
         to_fleet: the same over the median of all containers that serve the same model at the same load.
-        trend: best output of each valid run, the oldest first.
+        trend: output at that load of every run in which it counts, the oldest first.
     """
 
     name: str
@@ -142,7 +142,7 @@ def _row(member: Member, now: str) -> Row:
         power=best.middle(of.gpu_power),
         share=best.middle(of.power_share),
         to_previous=_to_previous(member, run, best),
-        trend=_trend(member),
+        trend=_trend(member, best),
     )
 
 
@@ -169,11 +169,11 @@ def _to_previous(member: Member, run: Run, best: Load) -> float | None:
     return None
 
 
-def _trend(member: Member) -> list[float]:
+def _trend(member: Member, best: Load) -> list[float]:
     found = []
     for run in reversed(member.runs):
-        best = of.best(of.loads(run.result.points)) if run.result.valid and run.result.complete else None
-        rate = best.middle(of.output) if best else None
+        match = of.matching([best], run.result)[0] if run.result.complete else None
+        rate = match.middle(of.output) if match else None
         if rate is not None:
             found.append(rate)
     return found
