@@ -44,9 +44,9 @@ class Matcher:
         mine = sorted({leaf.pattern for rule in rules for leaf in (*rule.tree.leaves, *rule.tree.none)})
         parts = [
             (Kind.RULE, mine),
-            (Kind.FACT, [pattern for pattern in facts.PATTERNS if pattern not in set(mine)]),
-            (Kind.START, [pattern for pattern in starts.PATTERNS if pattern not in set(mine)]),
-            (Kind.TELLING, [pattern for pattern in unknown.PATTERNS if pattern not in set(mine)]),
+            (Kind.FACT, list(facts.PATTERNS)),
+            (Kind.START, list(starts.PATTERNS)),
+            (Kind.TELLING, list(unknown.PATTERNS)),
         ]
         self.everything = [pattern for _, patterns in parts for pattern in patterns]
         self.kinds = [kind for kind, patterns in parts for _ in patterns]

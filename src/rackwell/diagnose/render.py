@@ -22,6 +22,8 @@ def text(told: Diagnosis) -> str:
         parts += _causes(told.findings)
     if told.unknown:
         parts.append(_unknown(told))
+        if told.normal:
+            parts.append("\n".join(_wrapped("normal", f"{each.title} [{each.id}]") for each in told.normal))
     parts += [_earlier(start) for start in told.earlier[-2:]]
     return "\n\n".join(parts)
 

@@ -60,6 +60,9 @@ class Diagnoser:
             scan.read(text.source, text.name, earlier=text.earlier)
         known = (facts or Facts()).over(scan.facts.facts)
         causes, noise = ordered(self._held(scan.store, scan.lasting, known))
+        if causes and not noise and causes[0][0].rule.severity == "noise" and self._alarming(scan, causes):
+            # what is normal does not make normal what nobody knows
+            causes, noise = [], [each for each, _ in causes]
         findings = tuple(_finding(each, folded) for each, folded in causes)
         unclear = not findings
         telling = [_said(hit) for hit in (scan.telling.best() or scan.last)] if unclear else []
@@ -73,6 +76,15 @@ class Diagnoser:
             tuple(scan.notes),
             known,
             scan.lines,
+        )
+
+    def _alarming(self, scan: Scan, causes: list[tuple[Held, list[Held]]]) -> bool:
+        """Whether a line looks like trouble that no expression of these rules is about."""
+        about = {leaf.pattern for each, _ in causes for leaf in each.rule.tree.leaves}
+        everything = self._matcher.everything
+        return any(
+            about.isdisjoint(everything[index] for index in self._matcher.message(hit.message))
+            for hit in scan.telling.alarming()
         )
 
     def held(self, text: str, facts: Facts | None = None) -> list[Held]:

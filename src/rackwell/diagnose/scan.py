@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 from collections.abc import Iterable
 
 from rackwell.diagnose import facts, reading, starts, unknown
@@ -28,6 +29,10 @@ _AROUND = 400
 """Lines around something new in which everything is looked for, at most."""
 _TIRED = 1000
 """Lines in which something was found, before it is asked again which expressions tell nothing new any more."""
+_OURS = re.compile(
+    r"(?:held by the boot gate|gate held): [a-z0-9-]+"
+    r"|^ {2}(?:fix|do|not|known|follows|collect|check|what|earlier) {3,}\S"
+)
 _VAIN = 40
 """Blocks in which an expression was found, and in no message of them."""
 
@@ -249,6 +254,9 @@ class Scan:
         if not found:
             return
         kinds, everything = matcher.kinds, matcher.everything
+        if _OURS.search(line.message):
+            # what rackwell itself says of causes and cures is no sign of them
+            found = [index for index in found if "gate" in everything[index] and kinds[index] is Kind.RULE]
         for index in found:
             if kinds[index] is Kind.START:
                 self._start_anew(self._starts.line(everything[index], line.message, line.rank, number), number)

@@ -15,11 +15,15 @@ PATTERNS = (
     r"(?i)\babort", r"(?i)\bkilled", r"(?i)segfault", r"(?i)segmentation", r"(?i)\bpanic", r"(?i)\bassert",
     r"(?i)not found", r"(?i)no such", r"(?i)undefined", r"(?i)\binvalid", r"(?i)unsupported", r"(?i)mismatch",
     r"(?i)corrupt", r"(?i)\bmissing", r"\bXid\b", r"\bNaN\b", r"(?i)\bdoes not\b", r"(?i)\bdied\b", r"(?i)\bcrash",
+    r"NCCL WARN",
 )  # fmt: skip
 _SCORES = (
     (9, r"^\S*(?:Error|Exception|Interrupt)\b(?::|$)"),
     (8, r"(?i)\bXid\b|fatal|panic|segfault|CUDA error|illegal"),
+    (8, r"NCCL WARN"),
     (6, r"(?i)\berror\b|exception|assert"),
+    (3, r"\bERROR\b|\bCRITICAL\b|\bFATAL\b"),
+    (-9, r"(?i)\bno (?:exceptions?|errors?|failures?)\b|ignore import error"),
     (5, r"(?i)failed|cannot|unable|denied|killed|abort|corrupt|mismatch|undefined|unsupported"),
     (3, r"(?i)not found|no such|timed? ?out|refused|invalid|missing"),
     (-4, r"(?i)warn|deprecat|retry|ignored|optional|fallback|falling back|\b0 (?:errors|failed)|no error|errors?: 0\b"),
@@ -28,6 +32,7 @@ _SCORES = (
 )
 _SHAPE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _SHAPES = 2000
+_ALARM = 8
 
 _AREAS = (
     ("driver", r"(?i)nvidia|nvrm|xid|nvml|pcie?|\bgpu\b"),
@@ -88,6 +93,10 @@ class Telling:
         elif len(self.shapes) < _SHAPES:
             self.counts[shape] = 1
             self.shapes[shape] = (score(hit.message), hit)
+
+    def alarming(self) -> list[Hit]:
+        """Lines that hardly anybody writes when all is well."""
+        return [hit for points, hit in self.shapes.values() if points >= _ALARM]
 
     def best(self, most: int = 8) -> list[Hit]:
         """The most telling lines, in their order."""

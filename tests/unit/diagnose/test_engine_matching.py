@@ -170,3 +170,19 @@ def test_secrets_in_facts_are_not_told() -> None:
     text = "server_args=ServerArgs(model_path='/m', api_key='hush', admin_api_key='hush2')"
     told = Diagnoser([rule("r", "alpha")]).diagnose([("", text)])
     assert "hush" not in str(told.facts.as_dict())
+
+
+def test_what_is_normal_does_not_make_normal_what_nobody_knows() -> None:
+    noise = rule("n", ["nu deprecated", "NCCL WARN nu"], severity="noise")
+    told = Diagnoser([noise]).diagnose([("", "nu deprecated\nTraceback (most recent call last):\nFooError: broken")])
+    assert told.unknown
+    assert [finding.id for finding in told.normal] == ["n"]
+    assert [line.number for line in told.telling] == [3]
+    assert not Diagnoser([noise]).diagnose([("", "nu deprecated\nNCCL WARN nu failed, error")]).unknown
+
+
+def test_what_rackwell_itself_advises_is_no_sign() -> None:
+    bad = rule("b", "NVRM: Xid")
+    for line in ("  do      look for NVRM: Xid 79", "gate held: cuda-no-device: look for NVRM: Xid 79"):
+        assert found(line, bad) == []
+    assert found("  why     12: NVRM: Xid 79", bad) == ["b"]
