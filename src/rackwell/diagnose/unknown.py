@@ -20,7 +20,7 @@ PATTERNS = (
 _SCORES = (
     (9, r"^\S*(?:Error|Exception|Interrupt)\b(?::|$)"),
     (8, r"(?i)\bXid\b|fatal|panic|segfault|CUDA error|illegal"),
-    (8, r"NCCL WARN"),
+    (12, r"NCCL WARN"),
     (6, r"(?i)\berror\b|exception|assert"),
     (3, r"\bERROR\b|\bCRITICAL\b|\bFATAL\b"),
     (-9, r"(?i)\bno (?:exceptions?|errors?|failures?)\b|ignore import error"),
