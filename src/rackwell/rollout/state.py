@@ -143,7 +143,7 @@ class State:
 
 
 def _end(host: Host, step: Step, ended: Ended) -> None:
-    if ended.why:
+    if ended.why and ended.outcome is not Outcome.OK:
         host.why = ended.why
     if step is Step.STAGE:
         host.staged = ended.outcome is Outcome.OK

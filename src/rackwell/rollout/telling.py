@@ -48,7 +48,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             why = f": {record['why']}" if record.get("why") else ""
             yield str(record["host"]), f"{step} {outcome}{why}"
     elif kind == "revert":
-        yield str(record["host"]), "was promoted, and returns since another host failed"
+        yield str(record["host"]), "was promoted, and is taken back"
     elif kind == "stop":
         yield "controller", f"no further host is begun: {record.get('why')}"
     elif kind == "resume":
