@@ -98,6 +98,8 @@ def test_a_rule_stands_in_the_folder_of_its_area(tmp_path: Path) -> None:
 
 
 def test_a_fatal_rule_must_also_hold_on_hosts(tmp_path: Path) -> None:
-    write(tmp_path, GOOD.replace("with family \\d+", "with \\pN family").replace("area: nccl", "area: nccl\nfatal: true"))
+    write(
+        tmp_path, GOOD.replace("with family \\d+", "with \\pN family").replace("area: nccl", "area: nccl\nfatal: true")
+    )
     with pytest.raises(RackwellError, match="fatal"):
         load_rules(tmp_path)
