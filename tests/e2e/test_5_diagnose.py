@@ -59,7 +59,6 @@ def printed(*arguments: str | Path) -> str:
     ("death", "rule", "cure"),
     [
         ("nccl-interface", "nccl-ifname-missing", "NCCL_SOCKET_IFNAME"),
-        ("unknown-flag", "sglang-flag-unknown", "option"),
         ("model-missing", "model-path-missing", "path"),
     ],
 )
@@ -78,7 +77,6 @@ def test_status_says_why_a_server_failed(
     [
         ("no-architecture", "sglang-allreduce-fusion-arch", "fusion"),
         ("parser", "sglang-think-token", "parser"),
-        ("gpu-occupied", "sglang-memory-unbalanced", "nvidia-smi"),
         ("page-table", "sglang-page-table-flattened", "bf16"),
     ],
 )
