@@ -53,7 +53,7 @@ def test_an_interrupted_sweep_goes_on_and_a_crash_in_it_is_a_result(
 
     # of this start: known answers and warm-up, then in the midst of the second point
     faults("engine", "faults.crash_after_requests=9")
-    inside(container, "sh", "-c", RESTART)
+    inside(container, RESTART)
     ended = rackwell("bench", container, "-i", copy, "--profile", "e2e")
     assert (ended.code, ended.result["run_id"]) == (1, first["run"])
     result = json.loads(Path(ended.result["file"]).read_text())
