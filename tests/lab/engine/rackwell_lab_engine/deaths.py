@@ -40,8 +40,8 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 DEATHS: dict[str, Death] = {
     "oom-load": Death(
         LOAD,
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 94.97 GiB "
-        "of which 1.12 GiB is free. Including non-PyTorch memory, this process has 93.84 GiB memory in use. Of the "
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 94.97 "
+        "GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 93.84 GiB memory in use. Of the "
         "allocated memory 92.84 GiB is allocated by PyTorch, and 25.25 MiB is reserved by PyTorch but unallocated.",
     ),
     "kv-memory": Death(
