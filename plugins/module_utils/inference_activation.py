@@ -7,6 +7,7 @@ wait; verify. Whatever goes wrong after the stop leads to the return, which is v
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -103,6 +104,10 @@ class Healthy(NamedTuple):
     invocation: str
     ready_seconds: float | None
     answer: str
+
+
+def _is_there(path: str, text: str, mode: int) -> bool:
+    return files.read_text(path) == text and os.stat(path).st_mode & 0o777 == mode
 
 
 class GateError(Exception):
@@ -396,7 +401,8 @@ class Activation:
         ):
             if text is None:
                 files.remove(path)
-            else:
+            elif not _is_there(path, text, mode):
+                # a return must need no space for what is there already
                 files.commit(files.stage(path, text, mode), path)
         files.switch_slot(self.paths.root, SLOT, wanted.release)
         self.system.systemctl("daemon-reload")
@@ -450,6 +456,13 @@ class Activation:
         files.append_record(self.paths.journal, event=event, unit=self.unit, **record)
         files.remove(self.paths.marker)
 
+    def _end_of_return(self, event: str, **record: Any) -> None:
+        """As :meth:`_end`; a full disk does not make a return fail that did not."""
+        with contextlib.suppress(OSError):
+            self._end(event, **record)
+        with contextlib.suppress(OSError):
+            files.remove(self.paths.marker)
+
     def return_to(self, back: Snapshot, fallback: Check) -> tuple[bool, Healthy | None, str]:
         """Return to what was before.
 
@@ -466,7 +479,7 @@ class Activation:
                 self._put(back)
             else:
                 self._disable()
-            self._end("left-stopped", release=back.release)
+            self._end_of_return("left-stopped", release=back.release)
             return (
                 False,
                 None,
@@ -477,9 +490,9 @@ class Activation:
             healthy = self._start(back.check or fallback)
         except (GateError, CommandError, OSError) as error:
             self._hold_restarts(False)
-            self._end("return-failed", release=back.release, why=str(error))
+            self._end_of_return("return-failed", release=back.release, why=str(error))
             return True, None, f"what ran before was put back, and does not serve: {error}"
-        self._end("returned", release=back.release, ready_seconds=healthy.ready_seconds)
+        self._end_of_return("returned", release=back.release, ready_seconds=healthy.ready_seconds)
         return True, healthy, f"release {(back.release or 'before')[:12]} is back and serves again"
 
     def put_back(self, back: Snapshot) -> None:

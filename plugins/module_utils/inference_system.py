@@ -130,10 +130,12 @@ class System:
     def run_now(self, name: str, command: list[str]) -> None:
         """Have a command run in a service ``name`` of its own, which outlives whoever asked for it.
 
+        It waits for the fork, not for the end: a unit whose start is only queued still looks as if it had ended.
+
         Raises:
             CommandError: it cannot be ordered; one of that name still runs, among others.
         """
-        done = self._run("systemd-run", "--quiet", "--collect", "--no-block", f"--unit={name}", "--", *command)
+        done = self._run("systemd-run", "--quiet", "--collect", f"--unit={name}", "--", *command)
         if done.returncode != 0:
             raise CommandError((done.stderr or done.stdout).strip() or "systemd-run failed")
 

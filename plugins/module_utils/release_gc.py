@@ -96,7 +96,7 @@ class Collector:
     def under_way(self) -> Set[str]:
         """Digests that the last activation, finished or not, names."""
         found: Set[str] = set()
-        for name in ("activation.json", "previous/state.json", "verified.json"):
+        for name in ("activation.json", "previous/state.json", "verified.json", "rollout/change.json"):
             text = _read("%s/%s" % (self.state, name)) or ""
             found.update(match.decode() for match in _DIGESTS.findall(text.encode()))
         return found

@@ -35,9 +35,14 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import 
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
 
 WORK = "rackwell-rollout-work"
+#: orders the verification that follows a return at boot
+VERIFY = WORK + "-verify"
+#: long work runs in one of these: asked for, by the deadline, after a boot
+_SERVICES = (WORK + ".service", changes.TIMER + ".service", VERIFY + ".service")
 SCHEMA = "rackwell.rollout_host/1"
-#: what a request for the short part waits for another one
-PATIENCE_S = 10.0
+#: what a request for the short part waits for another one, and long work for other long work: a return that comes
+#: late is better than one that gives up
+PATIENCE_S, WORK_PATIENCE_S = 10.0, 7200.0
 
 
 class Agent:
@@ -67,12 +72,11 @@ class Agent:
         self._sleep = sleep
 
     @contextlib.contextmanager
-    def _alone(self, name: str = "request") -> Iterator[None]:
+    def _alone(self, path: str = "", patience: float = PATIENCE_S) -> Iterator[None]:
         """One request at a time; long work has a lock of its own."""
-        end = time.monotonic() + PATIENCE_S
-        path = os.path.join(self.directory, name + ".lock")
+        end = time.monotonic() + patience
         while True:
-            with files.exclusive(path) as mine:
+            with files.exclusive(path or os.path.join(self.directory, "request.lock")) as mine:
                 if mine:
                     yield
                     return
@@ -109,10 +113,7 @@ class Agent:
                 self.changes.record("held", run=run, seconds=int(request["hold_s"]))
                 return self._told(self.changes.extend(self._mine(run), int(request["hold_s"])))
             if op == "renew":
-                change = self.changes.present()
-                if change is not None and change.run == run and not self._working():
-                    self.changes.extend(change)
-                return {}
+                return self._renew(run)
             if op == "unlock":
                 self.changes.record("unlocked", run=run)
                 self.locks.release()
@@ -133,6 +134,15 @@ class Agent:
         if change is not None and change.run == run:
             self.changes.extend(change)
         return {"epoch": lock.epoch}
+
+    def _renew(self, run: str) -> dict[str, Any]:
+        """A sign of life: an open change goes on waiting. It never shortens the time that a person was given."""
+        change = self.changes.present()
+        if change is None or change.run != run or self._working():
+            return {}
+        if change.until - self._moment().uptime < change.confirm_s:
+            self.changes.extend(change)
+        return {}
 
     def _mine(self, run: str) -> changes.Change:
         change = self.changes.present()
@@ -163,7 +173,20 @@ class Agent:
         return {"working": True}
 
     def _working(self) -> bool:
-        return not self._system.show(WORK + ".service").ended
+        """Whether long work is under way, whoever began it: a run, the deadline, or the boot."""
+        if any(not self._system.show(name).ended for name in _SERVICES):
+            return True
+        # ordered, and not begun yet
+        if not self._system.show(VERIFY + ".timer").ended:
+            return True
+        if not os.path.exists(self._work_lock):
+            return False
+        with files.exclusive(self._work_lock) as mine:
+            return not mine
+
+    @property
+    def _work_lock(self) -> str:
+        return os.path.join(self.directory, "work.lock")
 
     def look(self, wait_s: float, run: str = "") -> dict[str, Any]:
         """What this host knows; waits for work that is under way, up to so long. Changes nothing."""
@@ -192,6 +215,9 @@ class Agent:
         present = self._activation.present()
         if not present.active:
             return {"healthy": False, "why": "the server does not run"}
+        release = os.path.join(self._activation.paths.root, "releases", present.release or "")
+        if not os.path.isfile(os.path.join(release, "complete")):
+            return {"healthy": False, "why": f"{release} is not a whole release any more: nothing could return to it"}
         if present.check is None:
             return {"healthy": False, "why": "what runs was never verified by rackwell"}
         invocation = self._system.show(self._activation.unit).invocation
@@ -205,19 +231,22 @@ class Agent:
 
     def work(self, what: str, run: str, why: str = "") -> changes.Change:
         """Switch, return or verify; one at a time."""
-        with self._alone("work"), files.exclusive(self._activation.paths.lock) as mine:
-            if not mine:
-                raise TimeoutError("an activation that is no part of a roll is under way")
+        activation = self._alone(self._activation.paths.lock, WORK_PATIENCE_S)
+        with self._alone(self._work_lock, WORK_PATIENCE_S), activation:
             change = self._mine(run)
             if what == "switch":
                 # a timer or a boot may have come first
                 return self.changes.switch(change) if change.state == changes.SWITCHING else change
             if what == "verify":
                 return self.changes.verify_return(change) if change.state == changes.RETURNING else change
-            if why == "deadline":
-                if change.state not in changes.UNDER_WAY:
-                    return change
-                why = "nobody confirmed it in time"
+            # marked as the one request of this moment: a promotion comes before it, or is refused after it
+            with self._alone():
+                change = self._mine(run)
+                if why == "deadline":
+                    if change.state not in changes.UNDER_WAY:
+                        return change
+                    why = "nobody confirmed it in time"
+                change = self.changes.begin_return(change, why)
             return self.changes.go_back(change, why)
 
     def boot(self) -> None:
@@ -225,7 +254,7 @@ class Agent:
         if self.changes.boot():
             change = self.changes.present()
             if change is not None:
-                self._system.run_later(WORK + "-verify", 1, [*self._command, "work", "verify", change.run])
+                self._system.run_later(VERIFY, 1, [*self._command, "work", "verify", change.run])
 
 
 def answer(agent: Agent, text: str) -> tuple[dict[str, Any], int]:

@@ -8,6 +8,7 @@ not come.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -175,11 +176,14 @@ class Changes:
             The change, open, returned or broken.
         """
         begun = time.monotonic()
-        # from the first moment on: a machine that hangs in the middle returns as well
-        change = self._arm(change, change.check.ready_timeout + change.confirm_s)
         try:
+            # from the first moment on: a machine that hangs in the middle returns as well
+            change = self._arm(change, change.check.ready_timeout + change.confirm_s)
             back = self._activation.begin(change.wanted, change.back)
             change = self._keep(change._replace(back=back))
+        except (OSError, CommandError) as error:
+            return self._untouched(change, f"the switch could not be prepared, and nothing was touched: {error}")
+        try:
             healthy = self._activation.switch(change.wanted, change.check)
         except GateError as error:
             why = f"{error.what}: {error.why}"
@@ -192,6 +196,13 @@ class Changes:
         self.record("open", run=change.run, release=change.wanted.release, invocation=healthy.invocation)
         return change
 
+    def _untouched(self, change: Change, why: str) -> Change:
+        """What ran before still runs. Raises OSError, ChainError: that could not be written down."""
+        change = self._keep(change._replace(state=RETURNED, why=why, code="cannot-write", until=0.0))
+        self._disarm()
+        self.record("not-begun", run=change.run, release=change.back.release, why=why)
+        return change
+
     def promote(self, change: Change) -> Change:
         """Keep it: nothing returns by itself from here on.
 
@@ -202,21 +213,39 @@ class Changes:
             return change
         if change.state != OPEN:
             raise ValueError(f"the change is {change.state}, and can no longer be promoted: {change.why}")
-        self._disarm()
         self.record("promoted", run=change.run, release=change.wanted.release)
-        return self._keep(change._replace(state=PROMOTED, until=0.0))
+        # the timer last: without it a change that could not be written down as promoted would stay open for ever
+        change = self._keep(change._replace(state=PROMOTED, until=0.0))
+        self._disarm()
+        return change
 
     def extend(self, change: Change, seconds: int | None = None) -> Change:
         """Begin the deadline of an open change anew; another one for a change that waits for a person."""
         return self._arm(change, seconds or change.confirm_s) if change.state == OPEN else change
 
+    def begin_return(self, change: Change, why: str) -> Change:
+        """Say that it returns: from here on it cannot be promoted."""
+        if change.state == RETURNED:
+            return change
+        change = change._replace(state=RETURNING, why=why)
+        # a full disk, or a journal that somebody changed, must not keep a host on a release that nobody accepted
+        with contextlib.suppress(OSError):
+            self._keep(change)
+        with contextlib.suppress(OSError, chain.ChainError):
+            self.record("return-begun", run=change.run, release=change.back.release, why=why)
+        return change
+
     def go_back(self, change: Change, why: str) -> Change:
-        """Return to what ran before, and verify it; a second time does nothing that is done."""
+        """Return to what ran before, and verify it; a second time does nothing that is done.
+
+        Raises:
+            OSError, ChainError: how it ended could not be written down.
+        """
         if change.state == RETURNED:
             return change
         begun = time.monotonic()
-        change = self._keep(change._replace(state=RETURNING, why=why))
-        self.record("return-begun", run=change.run, release=change.back.release, why=why)
+        if change.state != RETURNING:
+            change = self.begin_return(change, why)
         try:
             _running, healthy, told = self._activation.return_to(change.back, change.check)
         except (GateError, *_UNFORESEEN) as error:
@@ -241,7 +270,8 @@ class Changes:
         change = self.present()
         if change is None or change.state not in UNDER_WAY:
             return False
-        self.record("boot-return", run=change.run, state=change.state, release=change.back.release)
+        with contextlib.suppress(OSError, chain.ChainError):
+            self.record("boot-return", run=change.run, state=change.state, release=change.back.release)
         self._activation.put_back(change.back)
         self._keep(change._replace(state=RETURNING, why="the machine booted with a change that nobody had confirmed"))
         return True

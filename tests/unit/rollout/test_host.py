@@ -294,3 +294,62 @@ def test_the_installed_program_needs_nothing_but_python(tmp_path: Path) -> None:
         [launcher, "ask"], input='{"op": "unlock", "run": "r", "epoch": 1}', capture_output=True, text=True, check=False
     )
     assert (asked.returncode, json.loads(asked.stdout)["refused"]) == (0, "epoch 1 is over: the newest is 0")
+
+
+def test_a_return_that_has_begun_is_not_promoted(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    change = agent.changes.present()
+    assert change is not None
+    agent.changes.begin_return(change, "nobody confirmed it in time")
+    told, _code = answer(agent, json.dumps({"op": "promote", "run": "run-1", "epoch": epoch}))
+    assert (told["ok"], state(agent)) == (False, "returning")
+
+
+@pytest.mark.parametrize("unit", ["rackwell-rollout-return.service", "rackwell-rollout-work-verify.timer"])
+def test_whoever_returns_is_seen_at_work(agent: Agent, node: Node, monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
+    epoch = switched(agent, node)
+    ended = node.show("")
+    monkeypatch.setattr(node, "show", lambda name: ended._replace(active="active") if name == unit else ended)
+    assert agent.look(0, "run-1")["working"] is True
+    assert agent.ask({"op": "return", "run": "run-1", "epoch": epoch}) == {"working": True}
+    assert node.ordered == []
+
+
+def test_a_host_returns_when_nothing_can_be_written_down(
+    agent: Agent, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switched(agent, node)
+    journal = node.directory / "rollout/journal.jsonl"
+    journal.write_text(journal.read_text().replace("switch-asked", "switch-ASKED"))  # its chain is broken from here on
+    monkeypatch.setattr(agent.changes, "_keep", lambda _change: (_ for _ in ()).throw(OSError(28, "no space")))
+    with pytest.raises(OSError, match="no space"):
+        agent.work("return", "run-1", "deadline")
+    assert (node.release, node.serves) == (OLD, True)
+
+
+def test_a_switch_that_cannot_be_prepared_touches_nothing(
+    agent: Agent, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object) -> Snapshot:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(node, "begin", no_space)
+    monkeypatch.setattr(node, "return_to", no_space)
+    switched(agent, node)
+    change = agent.look(0, "run-1")["change"]
+    assert (node.release, change["state"], node.timer) == (OLD, "returned", None)
+    assert "nothing was touched" in change["why"]
+
+
+def test_a_sign_of_life_shortens_no_hold(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    agent.ask({"op": "hold", "run": "run-1", "epoch": epoch, "hold_s": 86400})
+    agent.ask({"op": "renew", "run": "run-1", "epoch": epoch})
+    assert agent.look(0, "run-1")["change"]["returns_in_s"] == 86400
+    locked(agent)
+    assert agent.look(0, "run-1")["change"]["returns_in_s"] == 60
+
+
+def test_what_could_not_be_returned_to_is_not_healthy(agent: Agent, node: Node) -> None:
+    told = agent.ask({"op": "check"})
+    assert (told["healthy"], "not a whole release" in told["why"]) == (False, True)
