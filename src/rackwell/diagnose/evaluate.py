@@ -50,7 +50,7 @@ def evaluate(match: Match, store: Store) -> Evidence | None:
         ways = [way for way in ways if not any(_close(leaf, way, store) for leaf in near)]
         if match.differ:
             ways = [way for way in ways if _differ(match.differ, _values(way.pairs))]
-        if not ways:
+        if not ways or not all(_apart(match, pair, store) for pair in match.apart):
             return None
         pairs = ways[0].pairs + pairs
     for leaf in match.none:
@@ -91,6 +91,22 @@ def _differ(pairs: tuple[tuple[str, str], ...], values: dict[str, str]) -> bool:
         bool(values.get(first)) and bool(values.get(second)) and values[first] != values[second]
         for first, second in pairs
     )
+
+
+def _apart(match: Match, pair: tuple[str, str], store: Store) -> bool:
+    """Both groups are given somewhere, and no text is that of both."""
+    first, second = (_texts(match, name, store) for name in pair)
+    return bool(first) and bool(second) and not first & second
+
+
+def _texts(match: Match, name: str, store: Store) -> set[str]:
+    texts: set[str] = set()
+    for leaf in match.leaves:
+        expression, hits = compiled(leaf.pattern), store.get(leaf.pattern)
+        if name in expression.groupindex and hits is not None:
+            found = [expression.search(hit.message) for hit in hits.known()]
+            texts |= {each.group(name) for each in found if each is not None and each.group(name)}
+    return texts
 
 
 def _close(leaf: Leaf, way: Found, store: Store) -> bool:

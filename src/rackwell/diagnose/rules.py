@@ -123,9 +123,9 @@ class Rule(pydantic.BaseModel):
             for hole in _HOLE.findall(text):
                 if hole not in groups:
                     raise ValueError(f"${{{hole}}} is no named group of `match`")
-        for name in (name for pair in self._tree.differ for name in pair):
+        for name in (name for pair in (*self._tree.differ, *self._tree.apart) for name in pair):
             if name not in groups:
-                raise ValueError(f"`differ`: {name} is no named group of `match`")
+                raise ValueError(f"`differ` or `apart`: {name} is no named group of `match`")
         if self.fatal:
             _for_hosts(self._tree)
         if self.severity == "noise" and self.explains:

@@ -67,13 +67,15 @@ class Count:
 class Match:
     """The whole. `none` must be absent: everywhere, or near the lines that are found.
 
-    `differ` are pairs of named groups that must both be given, with different texts.
+    `differ` are pairs of named groups that must both be given, with different texts; `apart` are pairs of which no line
+    gives the other's text.
     """
 
     node: Node | None
     none: tuple[Leaf, ...] = ()
     counts: tuple[Count, ...] = ()
     differ: tuple[tuple[str, str], ...] = ()
+    apart: tuple[tuple[str, str], ...] = ()
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -91,9 +93,9 @@ class Match:
             value = {"any": value if isinstance(value, list) else [value]}
         if not isinstance(value, dict):
             raise MatchError(
-                "`match` is an expression, a list, or a mapping with `all`, `any`, `none`, `count`, `differ`"
+                "`match` is an expression, a list, or a mapping with `all`, `any`, `none`, `count`, `differ`, `apart`"
             )
-        if unknown := sorted(map(str, set(value) - {"all", "any", "none", "count", "differ"})):
+        if unknown := sorted(map(str, set(value) - {"all", "any", "none", "count", "differ", "apart"})):
             raise MatchError(f"`match` has no {', '.join(unknown)}")
         nodes = [_group(key == "all", value[key], Bound(), 0) for key in ("all", "any") if key in value]
         node: Node | None = nodes[0] if nodes else None
@@ -104,15 +106,16 @@ class Match:
         counts = tuple(_count(entry) for entry in (given if isinstance(given, list) else [given]))
         if node is None and not counts:
             raise MatchError("`match` names nothing that must be there")
-        return cls(node, none, counts, _differ(value.get("differ", [])))
+        pairs = [_pairs(value.get(key, []), key) for key in ("differ", "apart")]
+        return cls(node, none, counts, *pairs)
 
 
-def _differ(value: Any) -> tuple[tuple[str, str], ...]:
+def _pairs(value: Any, key: str) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, list):
-        raise MatchError("`differ` is a list of two names of groups, or of such lists")
+        raise MatchError(f"`{key}` is a list of two names of groups, or of such lists")
     pairs = value if all(isinstance(pair, list) for pair in value) else [value]
     if not all(len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs):
-        raise MatchError("`differ` is two names of groups, or a list of such pairs")
+        raise MatchError(f"`{key}` is two names of groups, or a list of such pairs")
     return tuple((first, second) for first, second in pairs)
 
 

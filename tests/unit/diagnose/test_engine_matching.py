@@ -62,6 +62,8 @@ FAR = "quiet line\n" * 50
         ({"count": {"re": "alpha", "at_least": 300}}, "alpha\n" * 300, True),
         ({"all": ["v=(?P<a>\\d+)", "w=(?P<b>\\d+)"], "differ": ["a", "b"]}, "v=1\nw=1", False),
         ({"all": ["v=(?P<a>\\d+)", "w=(?P<b>\\d+)"], "differ": ["a", "b"]}, "v=1\nw=2", True),
+        ({"all": ["v=(?P<a>\\d+)", "w=(?P<b>\\d+)"], "apart": ["a", "b"]}, "v=1\nw=2\nw=1", False),
+        ({"all": ["v=(?P<a>\\d+)", "w=(?P<b>\\d+)"], "apart": ["a", "b"]}, "v=1\nv=3\nw=2", True),
         ("^alpha$", "Nov 29 19:23:22 ct sglang[702]: [2026-11-29 19:23:22 TP1] alpha", True),
         ("^alpha$", "not alpha", False),
     ],
