@@ -40,8 +40,8 @@ def dense(n: int) -> str:
     """A line of a batch that is decoded."""
     return (
         f"Nov 29 {_clock(n)} gpu-ct sglang[702]: [2026-11-29 {_clock(n)} TP{n % 8}] Decode batch, "
-        f"#running-req: {n % 64}, #token: {n}, token usage: 0.{n % 80 + 10}, cuda graph: True, gen throughput (token/s): {n % 997}.34, "
-        f"#queue-req: 0\n"
+        f"#running-req: {n % 64}, #token: {n}, token usage: 0.{n % 80 + 10}, cuda graph: True, "
+        f"gen throughput (token/s): {n % 997}.34, #queue-req: 0\n"
     )
 
 
