@@ -95,6 +95,22 @@ class RunDirectory:
             stream.write(f"{dt.datetime.now(dt.UTC):%H:%M:%S} {text}\n")
 
 
+_ALL_END = threading.Event()
+
+
+def end_all() -> None:
+    """Have the plays of this process end now, in whatever thread they run; what begins later ends at once.
+
+    A play in a thread hears no signal, and Python waits for its thread before it ends.
+    """
+    _ALL_END.set()
+
+
+def begin_again() -> None:
+    """Let plays run (again)."""
+    _ALL_END.clear()
+
+
 class Interrupts:
     """Counts Ctrl-C, SIGTERM and SIGHUP while a play runs, instead of raising in the middle of it."""
 
@@ -124,8 +140,8 @@ class Interrupts:
 
     @property
     def must_kill(self) -> bool:
-        """A second Ctrl-C, or the play did not end in time after the first."""
-        return self.count > 1 or (self.count == 1 and time.monotonic() - self.at > _GRACE)
+        """A second Ctrl-C, or the play did not end in time after the first, or all are to end."""
+        return _ALL_END.is_set() or self.count > 1 or (self.count == 1 and time.monotonic() - self.at > _GRACE)
 
 
 def play(

@@ -73,8 +73,8 @@ class Said:
 
     @property
     def lost(self) -> bool:
-        """Whether the connection, not the command, ended it."""
-        return self.code == LOST
+        """Whether the connection, or the end of ssh itself, ended it, and not the command."""
+        return self.code == LOST or self.code < 0
 
 
 def ask(
@@ -93,7 +93,17 @@ def ask(
     """
     argv = connection.command(remote, connect, control)
     try:
-        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            argv,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            # a Ctrl-C on the terminal is this program's to hear, not ssh's
+            start_new_session=True,
+        )
     except subprocess.TimeoutExpired:
         return Said(LOST, "", f"no answer within {timeout:.0f} s")
     except OSError as error:

@@ -116,7 +116,7 @@ def ending(state: State) -> ExitCode:
     """The exit code of a roll in which nothing runs and nothing can be begun."""
     hosts = list(state.hosts.values())
     results = {host.result for host in hosts}
-    if results == {Result.PROMOTED} and not state.trouble:
+    if results <= {Result.PROMOTED, Result.PRESENT} and not state.trouble:
         return ExitCode.DONE
     if Result.BROKEN in results:
         return ExitCode.FAILED

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from rackwell.ansible import ssh
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.bench.store import Store
-from rackwell.errors import ExitCode
+from rackwell.errors import ExitCode, RackwellError
 from rackwell.provision import builds, crediting, measure
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
@@ -31,7 +32,7 @@ LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
 SCHEMA = "rackwell.rollout_host/1"
 #: seconds between two signs of life to the hosts that are held, and what a lease lasts without one
 RENEW_S, LEASE_S = 20.0, 120
-#: pause between two looks for a host that does not answer
+#: pause between two looks for a host that does not answer, longer each time: a container boots in half a minute
 LOOK_PAUSE_S = 5.0
 #: for a drain hook
 HOOK_S = 300.0
@@ -70,7 +71,7 @@ class LiveFleet:
         self._owner, self._hooks = owner, hooks
         self.known = {name: Known() for name in targets}
         self._looking = threading.Lock()
-        self._plays = 0
+        self._plays = itertools.count(1)
         self._held: dict[str, tuple[str, int]] = {}
         self._beating = threading.Thread(target=self._beat, daemon=True, name="renew")
         self._beating.start()
@@ -83,8 +84,17 @@ class LiveFleet:
             self._connect(plan)
             if self.known[host.name].connection is None:
                 return Ended(Outcome.UNREACHABLE, "Ansible cannot reach it either")
-        ended: Ended = getattr(self, f"_{step}")(host, plan)
+        try:
+            ended: Ended = getattr(self, f"_{step}")(host, plan)
+        except RackwellError as error:
+            # of this machine, such as a disk that is full: the host did nothing
+            told = "; ".join(f"{problem.what}: {problem.why}".rstrip(": ") for problem in error.problems)
+            return Ended({Step.PREFLIGHT: Outcome.FAIL, Step.STAGE: Outcome.FAIL}.get(step, Outcome.UNREACHABLE), told)
         return ended
+
+    def forget(self, name: str) -> None:
+        """No more signs of life to a host that was given up: what is open there is to return by itself."""
+        self._held.pop(name, None)
 
     def stage(self, hosts: list[Host], plan: Plan) -> dict[str, Ended]:
         """All hosts in one play."""
@@ -125,6 +135,13 @@ class LiveFleet:
 
     def _preflight(self, host: Host, plan: Plan) -> Ended:
         """What there is to return to must serve, and must have been measured."""
+        seen = self._ask(host, {"op": "look", "run": plan.run})
+        if seen.outcome is not Outcome.OK:
+            return seen
+        serving = str(seen.data.get("release") or "")
+        self.known[host.name].serving = serving
+        if serving == plan.release and self._as_declared(host):
+            return Ended(Outcome.OK, "", {"already": True})
         told = self._ask(host, {"op": "check"}, timeout=180)
         if told.outcome is not Outcome.OK:
             return told
@@ -133,6 +150,12 @@ class LiveFleet:
         if "bench" in plan.skip:
             return Ended(Outcome.OK)
         return self._baseline(host, plan)
+
+    def _as_declared(self, host: Host) -> bool:
+        """Whether a switch would change nothing: unit and environment come from the profile, not from the release."""
+        played = self._play("roll_switch", [host.name], {}, check=True)
+        mine = played.hosts.get(host.name)
+        return not played.failures and mine is not None and not mine.changed
 
     def _baseline(self, host: Host, plan: Plan) -> Ended:
         known, target = self.known[host.name], self._targets[host.name]
@@ -173,7 +196,16 @@ class LiveFleet:
         environment = {**os.environ, "RACKWELL_RUN": plan.run, "RACKWELL_RELEASE": plan.release}
         try:
             done = subprocess.run(
-                [str(program), host.name], capture_output=True, text=True, timeout=HOOK_S, check=False, env=environment
+                [str(program), host.name],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=HOOK_S,
+                check=False,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                # a Ctrl-C on the terminal is not meant for it
+                start_new_session=True,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return Ended(Outcome.FAIL, f"{program}: {error}")
@@ -191,7 +223,7 @@ class LiveFleet:
             change = (reported[-1].get("change") if reported else None) or {}
             if change.get("state") == "open":
                 return Ended(Outcome.OK, data={"seconds": change.get("seconds")})
-            return Ended(Outcome.FAIL, "it serves this release already", {"change": str(Change.NONE)})
+            ended = Ended(Outcome.FAIL, "it serves this release already, since after it was checked")
         if ended.outcome is Outcome.FAIL:
             # what became of it only the host knows: the play may have failed before it touched anything
             looked = self._look(host, plan)
@@ -218,16 +250,24 @@ class LiveFleet:
         if measured.exit_code == ExitCode.UNREACHABLE:
             return Ended(Outcome.UNREACHABLE, measured.problems[0].what if measured.problems else "")
         why = measured.problems[0].what if measured.problems else ""
-        return gate.judge(
+        verdict = gate.judge(
             known.baseline,
             measured.result,
             why,
             float(plan.settings.get("min_effect", 0.05)),
             bool(plan.settings.get("energy")),
         )
+        if verdict.outcome is not Outcome.INCONCLUSIVE:
+            return verdict
+        # a server that did not live through its benchmark is not left to wait for a person
+        alive = self._ask(host, {"op": "check"}, timeout=180)
+        if alive.outcome is Outcome.OK and not alive.data.get("healthy"):
+            told = f"it does not serve any more after the benchmark: {alive.data.get('why')}"
+            return Ended(Outcome.FAIL, told, verdict.data)
+        return verdict
 
     def _measure(self, target: Target, built: dict[str, Built], sweep: str | None) -> Any:
-        directory = RunDirectory.create(target.site.state, f"roll-bench-{target.container.name}")
+        directory = RunDirectory.create(target.site.state, f"rollbench-{target.container.name}")
         return measure.measure(target, built, directory, self._progress, sweep, measure.Wishes(anew=True))
 
     def _promote(self, host: Host, plan: Plan) -> Ended:
@@ -235,20 +275,21 @@ class LiveFleet:
 
     def _return(self, host: Host, plan: Plan) -> Ended:
         asked = self._ask(host, {"op": "return", "run": plan.run, "epoch": host.epoch, "why": host.why or "asked for"})
-        if asked.outcome is not Outcome.OK:
+        if asked.outcome in (Outcome.UNREACHABLE, Outcome.REFUSED):
             return asked
         looked = self._look(host, plan)
         if looked.outcome is not Outcome.OK:
             return looked
         if looked.change is Change.RETURNED:
             return Ended(Outcome.OK, "", looked.data)
-        why = str((looked.data.get("told") or {}).get("why") or "what ran before does not serve")
-        return Ended(Outcome.FAIL, why, looked.data)
+        why = str((looked.data.get("told") or {}).get("why") or asked.why or "it did not return")
+        # only the host says that what ran before does not serve; anything else is asked for again
+        return Ended(Outcome.FAIL if looked.change is Change.BROKEN else Outcome.UNREACHABLE, why, looked.data)
 
     def _look(self, host: Host, plan: Plan) -> Ended:
         """Wait for what the host is in the middle of, and ask."""
         if host.looks:
-            time.sleep(LOOK_PAUSE_S)
+            time.sleep(LOOK_PAUSE_S * host.looks)
         while True:
             told = self._ask(host, {"op": "look", "run": plan.run, "wait_s": 20}, timeout=60)
             if told.outcome is not Outcome.OK or not told.data.get("working"):
@@ -275,7 +316,10 @@ class LiveFleet:
         if connection is None:
             return Ended(Outcome.UNREACHABLE, "it is not known how it is reached")
         said = ssh.ask(connection, [LAUNCHER, "ask"], json.dumps(request), timeout=timeout)
-        return answered(said)
+        ended = answered(said)
+        if ended.outcome is Outcome.REFUSED:
+            self.forget(host.name)
+        return ended
 
     def _beat(self) -> None:
         """Renew what is held, for as long as this process lives."""
@@ -301,10 +345,9 @@ class LiveFleet:
             known.connection = ssh.Connection.from_dict(report.payload["connection"])
             known.serving = known.serving or str(report.payload.get("release") or "")
 
-    def _play(self, name: str, hosts: list[str], extra: dict[str, Any]) -> PlayResult:
+    def _play(self, name: str, hosts: list[str], extra: dict[str, Any], *, check: bool = False) -> PlayResult:
         first = self._targets[hosts[0]]
-        self._plays += 1
-        directory = RunDirectory(self._directory.path / f"{self._plays:03}-{name}")
+        directory = RunDirectory(self._directory.path / f"{next(self._plays):03}-{name}")
         directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         from rackwell.ansible import runner
 
@@ -314,6 +357,7 @@ class LiveFleet:
             directory,
             hosts,
             listener=self._progress.step,
+            check=check,
             extra={**builds.bundles(first.container, self._built), **extra},
         )
 
@@ -324,6 +368,8 @@ def answered(said: ssh.Said) -> Ended:
         return Ended(Outcome.UNREACHABLE, " ".join(said.err.split())[-300:] or "the connection was lost")
     try:
         told = json.loads(said.out)
+        if not isinstance(told, dict):
+            raise ValueError("no object")
     except ValueError:
         return Ended(Outcome.FAIL, (said.err or said.out).strip()[-300:] or f"it ended with {said.code}")
     if told.get("refused"):

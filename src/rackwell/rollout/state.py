@@ -26,6 +26,8 @@ class Result(enum.StrEnum):
     PROMOTED = "promoted"
     #: it runs again what it ran before, verified
     RETURNED = "returned"
+    #: it served the release already, just as it is declared: it was not touched
+    PRESENT = "present"
     #: this roll never switched it
     UNTOUCHED = "untouched"
     #: neither release was seen to serve; it stays out of rotation
@@ -45,6 +47,7 @@ class Host:
         reverting: it was promoted and is to return, since another failed.
         relock: an earlier lock of this run may still be there, of which the epoch is lost.
         losses: steps of which nobody knows the end.
+        stranded: it serves, and could not be brought back into rotation.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Host:
     reverting: bool = False
     relock: bool = False
     losses: int = 0
+    stranded: bool = False
 
     @property
     def begun(self) -> bool:
@@ -111,7 +115,8 @@ class State:
             ended = Ended(Outcome(record["outcome"]), str(record.get("why", "")), record.get("data") or {})
             _end(host, Step(record["step"]), ended)
         elif kind == "revert" and host is not None:
-            host.reverting, host.result, host.verdict = True, None, None
+            # asked first: it may have been changed since by somebody else, and is not drained for nothing
+            host.reverting, host.result, host.verdict, host.unsure = True, None, None, True
         elif kind == "answer" and host is not None:
             host.verdict = Outcome(record["verdict"])
             if host.verdict is Outcome.FAIL:
@@ -170,6 +175,8 @@ def _done(host: Host, step: Step, ended: Ended) -> None:
         host.locked, host.relock, host.epoch = True, False, int(ended.data.get("epoch", 0))
     elif step is Step.PREFLIGHT:
         host.checked = True
+        if ended.data.get("already"):
+            host.result = Result.PRESENT
     elif step is Step.DRAIN:
         host.drained = True
     elif step is Step.SWITCH:
@@ -208,7 +215,7 @@ def _failed(host: Host, step: Step, ended: Ended) -> None:
         host.unsure, host.verdict = True, Outcome.FAIL
     elif step is Step.UNDRAIN:
         # it serves, and nobody sends it requests: a person has to look
-        host.drained, host.result = False, Result.BROKEN
+        host.drained, host.result, host.stranded = False, Result.BROKEN, True
     elif host.reverting:
         # it goes on as promoted; that it is not taken back is told
         host.reverting, host.relock, host.result = False, False, Result.PROMOTED
@@ -242,8 +249,11 @@ def _looked(host: Host, ended: Ended) -> None:
     elif change in (Change.RETURNED, Change.BROKEN):
         if not host.reverting or change is Change.BROKEN:
             host.trouble = host.trouble or Outcome.FAIL
-        host.reverting = False
+        host.reverting, host.why = False, ended.why or host.why
         host.result = Result.RETURNED if change is Change.RETURNED else Result.BROKEN
+    elif host.reverting:
+        host.reverting, host.relock, host.result, host.trouble = False, False, Result.LOST, Outcome.REFUSED
+        host.why = "it was changed since by somebody else"
     else:
         host.verdict, host.checked = None, False
     if host.losses >= MAX_LOSSES and host.result is None:

@@ -42,6 +42,8 @@ class Machine:
     returns: bool = True
     flaky: float = 0.0
     down_until: int = 0
+    #: it serves the new release already
+    present: bool = False
     active: str = OLD
     healthy: bool = True
     staged: bool = False
@@ -51,6 +53,10 @@ class Machine:
     change: Change = Change.NONE
     deadline: float = 0.0
     benched: int = 0
+
+    def __post_init__(self) -> None:
+        if self.present:
+            self.active = NEW
 
     def tick(self, now: float) -> None:
         """The dead-man's timer is the host's own."""
@@ -78,6 +84,10 @@ class Simulation:
         self.now = 0.0
         self.epochs: list[tuple[str, int, Step]] = []
         self.late: list[tuple[str, Step, int, str]] = []
+        #: locks that a dead process took with its last breath: nobody knows of them, and their lease ends them
+        self.orphans: set[tuple[str, int]] = set()
+        #: hosts of which a person decided
+        self.answered: set[str] = set()
         self.running: list[tuple[Host, Step, int]] = []
         self.plan: Plan | None = None
 
@@ -103,6 +113,8 @@ class Simulation:
         if self.late and self.dice.random() < 0.5:
             name, step, epoch, run = self.late.pop(self.dice.randrange(len(self.late)))
             self._on(self.machines[name], step, epoch, run)
+            if step is Step.LOCK:
+                self.orphans.add((name, self.machines[name].seen))
         host, step, epoch = self.running.pop(self.dice.randrange(len(self.running)))
         assert self.plan is not None
         machine = self.machines[host.name]
@@ -124,7 +136,9 @@ class Simulation:
             return Ended(machine.stage)
         if step is Step.LOOK:
             ours = machine.lock is not None and machine.lock[0] == run
-            return Ended(Outcome.OK, data={"change": str(machine.change), "drained": machine.drained, "ours": ours})
+            stuck = machine.change is Change.OPEN and not machine.healthy
+            told = {"change": str(machine.change), "drained": machine.drained, "ours": ours, "unhealthy": stuck}
+            return Ended(Outcome.OK, data=told)
         if step is Step.LOCK:
             return self._lock(machine, run)
         if machine.lock is None or machine.lock[:2] != (run, epoch) or epoch < machine.seen:
@@ -143,6 +157,8 @@ class Simulation:
         return Ended(Outcome.OK, data={"epoch": machine.seen})
 
     def _preflight(self, machine: Machine) -> Ended:
+        if machine.present:
+            return Ended(Outcome.OK, data={"already": True})
         return Ended(machine.preflight)
 
     def _drain(self, machine: Machine) -> Ended:
@@ -156,23 +172,30 @@ class Simulation:
     def _switch(self, machine: Machine) -> Ended:
         assert machine.staged
         assert machine.drained
-        if machine.change is Change.OPEN:
+        assert not machine.present
+        if machine.change is Change.OPEN and machine.healthy:
             return Ended(Outcome.OK)  # it was done already, and the answer was lost
         if machine.switch == "ok":
             machine.active, machine.healthy, machine.change = NEW, True, Change.OPEN
             machine.deadline = self.now + DEADLINE
             return Ended(Outcome.OK)
+        if machine.switch == "stuck":
+            # it died in the middle, and nobody carries it on
+            machine.active, machine.healthy, machine.change = NEW, False, Change.OPEN
+            machine.deadline = self.now + DEADLINE
+            return Ended(Outcome.UNREACHABLE, "no answer")
         machine.returns = machine.returns and machine.switch != "broken"
         machine.go_back()
         return Ended(Outcome.FAIL, "never ready", {"change": str(machine.change)})
 
     def _bench(self, machine: Machine) -> Ended:
+        assert machine.healthy, "what does not serve is measured"
         machine.benched += 1
         machine.deadline = self.now + DEADLINE
         return Ended(machine.bench, data={})
 
     def _promote(self, machine: Machine) -> Ended:
-        if machine.change not in (Change.OPEN, Change.PROMOTED):
+        if machine.change not in (Change.OPEN, Change.PROMOTED) or not machine.healthy:
             return Ended(Outcome.FAIL, "the change is no longer open", {"change": str(machine.change)})
         machine.change = Change.PROMOTED
         return Ended(Outcome.OK)

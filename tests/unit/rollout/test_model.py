@@ -34,14 +34,28 @@ def order_holds(state: State, simulation: Simulation) -> None:
         assert all(simulation.machines[name].staged for name in state.plan.hosts)
     for earlier, later in zip(state.plan.batches, state.plan.batches[1:], strict=False):
         if any(name in begun for name in later):
-            assert all(simulation.machines[name].change is not Change.NONE for name in earlier)
+            machines = [simulation.machines[name] for name in earlier]
+            assert all(machine.change is not Change.NONE or machine.present for machine in machines)
 
 
-def carried_out(simulation: Simulation, plan: Plan, crashes: list[int], stop_at: int | None) -> tuple[ExitCode, State]:
-    """Begin the roll, let it die at these records, and go on with it until it ends."""
+def carried_out(
+    simulation: Simulation,
+    plan: Plan,
+    crashes: list[int],
+    stop_at: int | None,
+    answers: tuple[str, ...] = (),
+    abort_at: int | None = None,
+) -> tuple[ExitCode, State]:
+    """Begin the roll, let it die at these records, and go on with it until it ends.
+
+    Args:
+        answers: what a person says of the hosts that are held, one after the other. abort_at: a record after which
+            whoever carries it on is told to take all of it back.
+    """
     records: list[dict[str, Any]] = []
+    left = list(answers)
     at = 0
-    for attempt in range(len(crashes) + 6):
+    for attempt in range(len(crashes) + 12):
         at += crashes[attempt] if attempt < len(crashes) else 0
         dies = at if attempt < len(crashes) else None
         journal = Memory(records, dies)
@@ -54,12 +68,21 @@ def carried_out(simulation: Simulation, plan: Plan, crashes: list[int], stop_at:
             roll = Roll(journal, simulation.workers, plan if not records else None, told)
             if stop_at is not None and len(records) <= stop_at:
                 roll.ask({"kind": "stop", "why": "asked to"})
+            if abort_at is not None and len(records) >= abort_at:
+                roll.ask({"kind": "stop", "why": "aborted", "abort": True})
+            for host in roll.state.hosts.values():
+                if host.held and left:
+                    roll.ask({"kind": "answer", "host": host.name, "verdict": left.pop()})
+                    simulation.answered.add(host.name)
             code = roll.carry_out()
         except CrashError:
             continue
         replayed = replay(records)
         assert replayed == roll.state
-        if code in RESUMABLE and attempt < len(crashes) + 5:
+        going_on = code is ExitCode.HELD and left and not roll.state.aborting
+        undecided = abort_at is not None and not roll.state.aborting
+        abort_at = min(abort_at, len(records)) if undecided and abort_at is not None else abort_at
+        if (code in RESUMABLE or going_on or undecided) and attempt < len(crashes) + 11:
             simulation.now += LEASE + 1
             stop_at = None
             continue
@@ -72,20 +95,24 @@ def holds(code: ExitCode, state: State, simulation: Simulation) -> None:
     for name, host in state.hosts.items():
         machine = simulation.machines[name]
         if host.result is not Result.LOST:
-            assert machine.lock is None or machine.lock[0] != state.plan.run, f"{name} is still locked"
+            lock = machine.lock
+            assert lock is None or lock[0] != state.plan.run or (name, lock[1]) in simulation.orphans, f"{name}: locked"
     simulation.now += DEADLINE + LEASE + 1
     for machine in simulation.machines.values():
         machine.tick(simulation.now)
         assert machine.change is not Change.OPEN
     for name, host in state.hosts.items():
-        host_holds(host, simulation.machines[name])
+        host_holds(host, simulation.machines[name], name in simulation.answered)
+        if state.aborting and simulation.machines[name].change is Change.PROMOTED:
+            assert host.trouble or host.result is Result.LOST, f"{name} was not taken back"
     results = {host.result for host in state.hosts.values()}
     actives = {machine.active for machine in simulation.machines.values()}
     if code is ExitCode.DONE:
-        assert results == {Result.PROMOTED}
-        assert actives == {NEW}
+        assert state.aborting or results <= {Result.PROMOTED, Result.PRESENT}
+        assert state.aborting or actives == {NEW}
     if code is ExitCode.ROLLED_BACK and state.plan.on_failure == "return":
-        assert actives == {OLD} or any(h.trouble and h.result is Result.PROMOTED for h in state.hosts.values())
+        touched = {machine.active for machine in simulation.machines.values() if not machine.present}
+        assert touched == {OLD} or any(h.trouble and h.result is Result.PROMOTED for h in state.hosts.values())
         assert Result.RETURNED in results
     if code is ExitCode.HELD:
         assert any(host.held for host in state.hosts.values())
@@ -95,18 +122,20 @@ def holds(code: ExitCode, state: State, simulation: Simulation) -> None:
         fenced[name] = epoch
 
 
-def host_holds(host: Host, machine: Machine) -> None:
+def host_holds(host: Host, machine: Machine, answered: bool) -> None:
     """What the roll says of one host is so."""
     assert host.running is None
     if host.result is Result.PROMOTED:
         assert (machine.active, machine.change, machine.healthy) == (NEW, Change.PROMOTED, True)
-        assert machine.bench is Outcome.OK, "what failed its gate was promoted"
+        assert machine.bench is Outcome.OK or answered, "what failed its gate was promoted"
     elif host.result is Result.RETURNED:
         assert (machine.active, machine.healthy) == (OLD, True)
     elif host.result is Result.BROKEN:
         assert not machine.healthy or machine.drained
+    elif host.result is Result.PRESENT:
+        assert (machine.active, machine.change, machine.benched) == (NEW, Change.NONE, 0)
     elif host.result in (Result.UNTOUCHED, None):
-        assert machine.active == OLD
+        assert machine.active == OLD or machine.present
     if host.result not in (Result.BROKEN, Result.LOST) and not host.held:
         assert not machine.drained, "it serves and gets no requests"
 
@@ -116,11 +145,12 @@ machines_of = st.builds(
     dict,
     stage=st.sampled_from([Outcome.OK] * 40 + [Outcome.FAIL, Outcome.UNREACHABLE]),
     preflight=st.sampled_from([Outcome.OK] * 20 + [Outcome.FAIL]),
-    switch=st.sampled_from(["ok"] * 20 + ["fail", "broken"]),
+    switch=st.sampled_from(["ok"] * 20 + ["fail", "broken", "stuck"]),
     bench=outcomes,
     returns=st.sampled_from([True] * 15 + [False]),
     flaky=st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5]),
     down_until=st.sampled_from([0, 0, 0, 0, 30, 10_000]),
+    present=st.sampled_from([False] * 9 + [True]),
 )
 
 
@@ -132,6 +162,8 @@ machines_of = st.builds(
     keep=st.booleans(),
     stop_at=st.none() | st.integers(0, 60),
     held_by=st.sampled_from([0, 0, 0, 0, 20]),
+    answers=st.lists(st.sampled_from(["ok", "fail"]), max_size=4).map(tuple),
+    abort_at=st.none() | st.integers(0, 90),
     seed=st.integers(0, 2**32),
 )
 def test_what_is_said_of_the_hosts_is_so(
@@ -141,6 +173,8 @@ def test_what_is_said_of_the_hosts_is_so(
     keep: bool,
     stop_at: int | None,
     held_by: int,
+    answers: tuple[str, ...],
+    abort_at: int | None,
     seed: int,
 ) -> None:
     machines = [Machine(f"h{number}", **options) for number, options in enumerate(hosts)]
@@ -148,7 +182,7 @@ def test_what_is_said_of_the_hosts_is_so(
         machines[-1].lock, machines[-1].seen = ("another", 7, held_by), 7
     simulation = Simulation(machines, random.Random(seed))
     plan = Plan("run-1", "b", "d" * 64, batches(list(simulation.machines), sizes), "keep" if keep else "return")
-    code, state = carried_out(simulation, plan, crashes, stop_at)
+    code, state = carried_out(simulation, plan, crashes, stop_at, answers, abort_at)
     holds(code, state, simulation)
 
 
