@@ -166,15 +166,15 @@ def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption 
         import datetime as dt
 
         from rackwell.cli.output import Outcome
-        from rackwell.rollout import rolling, telling
+        from rackwell.rollout import rolls, telling
         from rackwell.rollout.chain import read
         from rackwell.site import declaration
 
         state_directory = declaration.load(site).state
         if run:
-            place = rolling.find(state_directory, run)
-            state = rolling.load(place)
-            records = read(place / rolling.JOURNAL)
+            place = rolls.find(state_directory, run)
+            state = rolls.load(place)
+            records = read(place / rolls.JOURNAL)
 
             def show(out: Console) -> None:
                 for record in records:
@@ -185,7 +185,7 @@ def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption 
                     out.print(f"{moment:%Y-%m-%dT%H:%M:%SZ}  {what}")
 
             return Outcome({**telling.as_dict(state), "records": records}, show=show)
-        states = [rolling.load(place) for place in rolling.places(state_directory)]
+        states = [rolls.load(place) for place in rolls.places(state_directory)]
 
         def show_all(out: Console) -> None:
             rows: list[tuple[str, ...]] = [
@@ -193,7 +193,7 @@ def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption 
                     state.plan.run,
                     state.plan.build,
                     state.plan.release[:12],
-                    f"{len(rolling.promoted(state))} of {len(state.hosts)}",
+                    f"{len(rolls.promoted(state))} of {len(state.hosts)}",
                     "under way, or died" if state.finished is None else f"exit {state.finished}",
                 )
                 for state in states

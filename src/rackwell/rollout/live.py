@@ -101,12 +101,20 @@ class LiveFleet:
         names = [host.name for host in hosts]
         played = self._play("roll_stage", names, {"__inference_server_roll_run": plan.run})
         self._learn(played)
-        return {name: self._staged(name, played) for name in names}
+        return {name: self._staged(name, plan, played) for name in names}
 
-    def _staged(self, name: str, played: PlayResult) -> Ended:
+    def _staged(self, name: str, plan: Plan, played: PlayResult) -> Ended:
         ended = _of_play(name, played)
-        if ended.outcome is Outcome.OK and self.known[name].connection is None:
+        if ended.outcome is not Outcome.OK:
+            return ended
+        if self.known[name].connection is None:
             return Ended(Outcome.FAIL, "the play told nothing of this host")
+        staged = [str(told.get("digest")) for told in played.payloads("rackwell.release_store", name)]
+        if plan.release not in staged:
+            found = ", ".join(digest[:12] for digest in staged) or "nothing"
+            return Ended(
+                Outcome.FAIL, f"{found} was staged, and not {plan.release[:12]}: what declares release_bundle?"
+            )
         return ended
 
     def _stage(self, host: Host, plan: Plan) -> Ended:
@@ -358,7 +366,12 @@ class LiveFleet:
             hosts,
             listener=self._progress.step,
             check=check,
-            extra={**builds.bundles(first.container, self._built), **extra},
+            # what is rolled, whatever a container declares
+            extra={
+                **builds.bundles(first.container, self._built),
+                "release_bundle": str(self._built["release"].path),
+                **extra,
+            },
         )
 
 

@@ -66,7 +66,7 @@ def batches(hosts: Sequence[str], sizes: str = "1,30%", canary: Sequence[str] = 
     unknown = [name for name in canary if name not in hosts]
     if unknown:
         raise _invalid("--canary", f"{', '.join(unknown)} is none of the hosts of this roll")
-    cut = [tuple(canary)] if canary else []
+    cut = [tuple(dict.fromkeys(canary))] if canary else []
     rest = [host for host in hosts if host not in canary]
     wanted = [_size(part.strip(), len(hosts)) for part in sizes.split(",")]
     at = 0

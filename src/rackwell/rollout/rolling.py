@@ -11,11 +11,12 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rackwell.ansible import runner
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import builds, declared
@@ -24,15 +25,20 @@ from rackwell.provision.declared import Target
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
 from rackwell.rollout import telling
-from rackwell.rollout.chain import Chain, ChainError, read
+from rackwell.rollout.board import Board
+from rackwell.rollout.chain import Chain, ChainError
 from rackwell.rollout.plan import OnFailure, Plan, batches
+from rackwell.rollout.rolls import FOLDER, JOURNAL, broken, can_be_taken_back, can_go_on, find, is_held, load
 from rackwell.rollout.run import Roll, Threads
-from rackwell.rollout.state import Result, State, replay
+from rackwell.rollout.state import Result, State
 from rackwell.site import declaration
 from rackwell.site.declaration import Site
 
-FOLDER = "rolls"
-JOURNAL = "journal.jsonl"
+View = Callable[[Board], None]
+
+
+def _no_view(_board: Board) -> None:
+    """Nobody looks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,23 +73,36 @@ class Rolled:
         return {**telling.as_dict(self.state), "journal": str(self.journal)}
 
 
-def roll(path: Path, build: str, wishes: Wishes, progress: Progress) -> Rolled:
-    """Roll `build` over the containers of the site at `path`.
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What a roll would be: everything that can be known of it on this machine."""
+
+    site: Site
+    targets: dict[str, Target]
+    built: dict[str, Built]
+    plan: Plan
+
+
+def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepared:
+    """Check what is asked for, and make the release. Touches no machine.
 
     Raises:
-        RackwellError: the declaration does not hold (exit 2), another run holds a container (exit 5), or the release
-            could not be made (exit 1). What happens on the hosts is in the result.
+        RackwellError: the declaration or an option does not hold (exit 2), or the release could not be made (exit 1).
     """
+    progress.safety = "no machine was touched"
     site = declaration.load(path)
     names = _names(site, wishes.limit)
     skip = _skips(wishes)
-    targets = {name: declared.target(site, name) for name in names}
     cut = batches(names, wishes.batch, wishes.canary)
-    progress.safety = "no machine was touched"
+    targets = {name: declared.target(site, name) for name in names}
+    _one_python(targets, site, build)
+    if "bench" not in skip:
+        for target in targets.values():
+            # a sweep that is not there must be found out now, and not on the canary
+            site.bench(target.container, wishes.bench or None)
     first = targets[names[0]]
     built = builds.make_all(first.site, first.container, progress)
     built["release"] = builds.make(site, build, progress)
-    _one_python(targets, site, build)
     moment = dt.datetime.now(dt.UTC)
     run = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     settings = {
@@ -95,17 +114,38 @@ def roll(path: Path, build: str, wishes: Wishes, progress: Progress) -> Rolled:
         "energy": wishes.energy,
     }
     plan = Plan(run, build, built["release"].digest, cut, wishes.on_failure, skip, settings)
-    progress.line("controller", f"roll {run}: {build} {plan.release[:12]} over {telling.batches(plan)}")
-    with _locked(site, names, "roll"):
-        return _carry_out(site, targets, built, progress, run, plan)
+    return Prepared(site, targets, built, plan)
 
 
-def resume(path: Path, reference: str, progress: Progress, record: dict[str, Any] | None = None, **ask: Any) -> Rolled:
+def roll(path: Path, build: str, wishes: Wishes, progress: Progress, view: View = _no_view) -> Rolled:
+    """Roll `build` over the containers of the site at `path`.
+
+    Args:
+        view: given the board of all hosts, for those who can show it.
+
+    Raises:
+        RackwellError: the declaration does not hold (exit 2), another run holds a container (exit 5), or the release
+            could not be made (exit 1). What happens on the hosts is in the result.
+    """
+    ready = prepare(path, build, wishes, progress)
+    with _locked(ready.site, list(ready.targets), "roll"):
+        return _carry_out(ready.site, ready.targets, ready.built, progress, ready.plan.run, ready.plan, view=view)
+
+
+def resume(
+    path: Path,
+    reference: str,
+    progress: Progress,
+    record: dict[str, Any] | None = None,
+    *,
+    finished: bool = False,
+    view: View = _no_view,
+) -> Rolled:
     """Go on with a roll, after a `record` (``stop`` with ``abort``, ``answer``) when one is given.
 
     Args:
         reference: a run's id or its beginning; empty for the newest.
-        ask: ``finished``: also one that came to its end.
+        finished: also one that came to its end, to take it back.
 
     Raises:
         RackwellError: there is no such roll, or nothing to go on with (exit 2), or another process carries it out
@@ -114,22 +154,24 @@ def resume(path: Path, reference: str, progress: Progress, record: dict[str, Any
     site = declaration.load(path)
     place = find(site.state, reference)
     state = load(place)
-    if state.finished in (0, 1, 3) and not ask.get("finished"):
-        what = {0: "promoted everywhere", 1: "failed, and a person has to look", 3: "taken back"}[state.finished]
-        raise RackwellError(
-            Problem(
-                "roll-finished", f"roll {place.name} is over: {what}", str(place / JOURNAL), "", "begin a new roll"
-            ),
-            ExitCode.INVALID,
-        )
+    if finished:
+        can_be_taken_back(place, state)
+    else:
+        can_go_on(place, state)
+    if record is not None and record["kind"] == "answer":
+        is_held(place, state, str(record["host"]))
     plan = state.plan
     names = list(plan.hosts)
     targets = {name: declared.target(site, name) for name in names}
-    first = targets[names[0]]
-    built = builds.make_all(first.site, first.container, progress)
-    built["release"] = _kept(site, plan)
+    if state.aborting or (record or {}).get("abort"):
+        # the way back needs nothing of this machine: no release, no benchmark client
+        built = {"release": Built(plan.build, plan.release, site.state / "releases" / plan.release, False, {})}
+    else:
+        first = targets[names[0]]
+        built = builds.make_all(first.site, first.container, progress)
+        built["release"] = _kept(site, plan)
     with _locked(site, names, "resume"):
-        return _carry_out(site, targets, built, progress, place.name, None, record)
+        return _carry_out(site, targets, built, progress, place.name, None, record, view)
 
 
 def _kept(site: Site, plan: Plan) -> Built:
@@ -140,15 +182,9 @@ def _kept(site: Site, plan: Plan) -> Built:
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RackwellError(
-            Problem(
-                "release-missing",
-                f"the release of the roll is not on this machine: {plan.release[:12]}",
-                str(path),
-                str(error),
-                "abort the roll, or bring the release back",
-            )
-        ) from error
+        what = f"the release of the roll is not on this machine: {plan.release[:12]}"
+        fix = f"rackwell abort {plan.run}, or bring the release back"
+        raise RackwellError(Problem("release-missing", what, str(path), str(error), fix)) from error
     return Built(plan.build, plan.release, path, False, manifest)
 
 
@@ -231,47 +267,88 @@ def _carry_out(
     run: str,
     plan: Plan | None,
     record: dict[str, Any] | None = None,
+    view: View = _no_view,
 ) -> Rolled:
     from rackwell.rollout.live import LiveFleet, LiveWorkers
 
     directory = RunDirectory.create(site.state, "roll")
     progress.log = directory.log
     place = site.state / FOLDER / run
+    again = f"rackwell resume {run} -i {site.path}"
     fleet = LiveFleet(targets, built, directory, progress, who(), site.path / "hooks")
+    board = Board()
+    going: Roll | None = None
+    runner.begin_again()
+    try:
+        with _journal(place, run) as journal:
+
+            def told(record: Mapping[str, Any], state: State) -> None:
+                for name, text in telling.lines(record):
+                    progress.line(name, text)
+                    with contextlib.suppress(OSError):
+                        directory.write(f"{name}: {text}")
+                progress.safety = telling.safety(state, again)
+                board.take(record, state)
+                host = state.hosts.get(str(record.get("host")))
+                if host is not None and host.result is Result.LOST:
+                    fleet.forget(host.name)
+
+            going = Roll(
+                journal,
+                lambda state: LiveWorkers(fleet, state.plan, lambda: Threads(fleet, state.plan)),
+                plan,
+                told,
+                owner={"who": who(), "pid": os.getpid()},
+            )
+            view(board)
+            if record is not None:
+                going.ask(record)
+            with _signals(going):
+                code = going.carry_out()
+            return Rolled(going.state, code, telling.problems(going.state, again), place / JOURNAL)
+    except OSError as error:
+        # what cannot be written down is not begun
+        runner.end_all()
+        why = error.strerror or str(error)
+        told_of = telling.safety(going.state, again) if going is not None else "no machine was touched"
+        raise RackwellError(
+            Problem(
+                "journal-unwritable",
+                f"the roll's journal cannot be written, and nothing further was begun; {told_of}",
+                str(place / JOURNAL),
+                why,
+                f"free space, then: {again}",
+            )
+        ) from error
+    except KeyboardInterrupt:
+        runner.end_all()
+        if going is None:
+            raise
+        what = f"stopped at once: {telling.safety(going.state, again)}"
+        raise RackwellError(Problem("interrupted", what, "", "", again), ExitCode.INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def _journal(place: Path, run: str) -> Iterator[Chain]:
     try:
         journal = Chain(place / JOURNAL)
     except BlockingIOError as error:
         raise RackwellError(
-            Problem("locked", f"another process carries roll {run} out", str(place / JOURNAL)), ExitCode.LOCKED
+            Problem("locked", f"another process carries roll {run} out", str(place / JOURNAL), "", "rackwell logs -f"),
+            ExitCode.LOCKED,
         ) from error
     except ChainError as error:
         raise RackwellError(broken(error)) from error
     with journal:
-
-        def told(record: Mapping[str, Any], state: State) -> None:
-            for name, text in telling.lines(record):
-                progress.line(name, text)
-                directory.write(f"{name}: {text}")
-            progress.safety = telling.safety(state, f"rackwell resume {run} -i {site.path}")
-
-        going = Roll(
-            journal,
-            lambda state: LiveWorkers(fleet, state.plan, lambda: Threads(fleet, state.plan)),
-            plan,
-            told,
-            owner={"who": who(), "pid": os.getpid()},
-        )
-        if record is not None:
-            going.ask(record)
-        with _signals(going, progress):
-            code = going.carry_out()
-        problems = telling.problems(going.state, f"rackwell resume {run} -i {site.path}")
-        return Rolled(going.state, code, problems, place / JOURNAL)
+        yield journal
 
 
 @contextlib.contextmanager
-def _signals(going: Roll, progress: Progress) -> Iterator[None]:
-    """Ctrl-C once: no further host is begun, those under way come to their end. Twice: stop now, the hosts return."""
+def _signals(going: Roll) -> Iterator[None]:
+    """Ctrl-C once: no further host is begun, those under way come to their end. Twice: stop now, the hosts return.
+
+    The handler only asks: it may come in the middle of a line that is being printed, whose lock it would wait for.
+    """
     count = 0
 
     def take(number: int, frame: FrameType | None) -> None:
@@ -280,9 +357,6 @@ def _signals(going: Roll, progress: Progress) -> Iterator[None]:
         count += 1
         if count > 1:
             raise KeyboardInterrupt
-        progress.line(
-            "controller", "stopping: hosts under way come to their end (again: stop now, they return by themselves)"
-        )
         going.ask({"kind": "stop", "why": signal.Signals(number).name})
 
     before: dict[int, Any] = {}
@@ -294,66 +368,3 @@ def _signals(going: Roll, progress: Progress) -> Iterator[None]:
     finally:
         for taken, handler in before.items():
             signal.signal(taken, handler)
-
-
-# -- what lies there -------------------------------------------------------------------------------------------------
-
-
-def places(state: Path) -> list[Path]:
-    """The directories of all rolls of a site, the newest first."""
-    return sorted((path.parent for path in (state / FOLDER).glob(f"*/{JOURNAL}")), reverse=True)
-
-
-def find(state: Path, reference: str = "") -> Path:
-    """The directory of a roll by its id, or the beginning or end of it; the newest when empty.
-
-    Raises:
-        RackwellError: there is none, or there are several (exit 2).
-    """
-    every = places(state)
-    fitting = [one for one in every if one.name.startswith(reference) or one.name.endswith(reference)]
-    if fitting and (not reference or len(fitting) == 1):
-        return fitting[0]
-    why = f"it fits {', '.join(one.name for one in fitting)}" if fitting else "rackwell history lists what there is"
-    what = f"there is no single roll {reference!r}" if reference else "nothing was ever rolled here"
-    raise RackwellError(Problem("unknown-roll", what, str(state / FOLDER), why), ExitCode.INVALID)
-
-
-def load(place: Path) -> State:
-    """The state of a roll from its journal. Raises RackwellError."""
-    try:
-        state = replay(read(place / JOURNAL))
-    except ChainError as error:
-        raise RackwellError(broken(error)) from error
-    except OSError as error:
-        raise RackwellError(
-            Problem(
-                "journal-unreadable", "the journal cannot be read", str(place / JOURNAL), error.strerror or str(error)
-            )
-        ) from error
-    if state is None:
-        raise RackwellError(
-            Problem("journal-empty", "the journal does not begin with a plan", str(place / JOURNAL)), ExitCode.INVALID
-        )
-    return state
-
-
-def broken(error: ChainError) -> Problem:
-    """A journal that somebody changed."""
-    return Problem(
-        "journal-broken",
-        "the journal is not what was written",
-        f"{error.path}:{error.line}",
-        error.why,
-        "compare with the hosts' own journals, /var/lib/rackwell/rollout/journal.jsonl; begin a new roll",
-    )
-
-
-def held(state: State) -> list[str]:
-    """The hosts of a roll for which a person has to decide."""
-    return [host.name for host in state.hosts.values() if host.held]
-
-
-def promoted(state: State) -> list[str]:
-    """The hosts of a roll that keep the new release."""
-    return [host.name for host in state.hosts.values() if host.result is Result.PROMOTED]

@@ -50,11 +50,26 @@ def lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif kind == "revert":
         yield str(record["host"]), "was promoted, and is taken back"
     elif kind == "stop":
-        yield "controller", f"no further host is begun: {record.get('why')}"
+        if record.get("abort"):
+            yield "controller", f"{record.get('why')}: what was switched returns to what ran before"
+        else:
+            yield (
+                "controller",
+                (
+                    f"stopping ({record.get('why')}): no further host is begun, those under way come to their end"
+                    " (Ctrl-C again: stop now, they return by themselves)"
+                ),
+            )
+    elif kind == "plan":
+        plan = Plan.from_dict(record["plan"])
+        yield "controller", f"roll {plan.run}: {plan.build} {plan.release[:12]} over {batches(plan)}"
+    elif kind == "finish":
+        yield "controller", f"the roll is over: exit code {record.get('exit_code')}"
     elif kind == "resume":
         yield "controller", "going on with what the journal says"
     elif kind == "answer":
-        yield str(record["host"]), f"decided by a person: {record['verdict']}"
+        kept = "promote it" if record["verdict"] == "ok" else "take it back"
+        yield str(record["host"]), f"{record.get('by') or 'a person'} decided: {kept}"
 
 
 def safety(state: State, again: str) -> str:
@@ -69,6 +84,8 @@ def phase(host: Host) -> str:
     """One word or two for where a host is."""
     if host.running is not None:
         return _DOING[host.running]
+    if host.result is Result.PRESENT:
+        return "already there"
     if host.result is not None:
         return str(host.result)
     if host.held:
@@ -111,6 +128,9 @@ def problems(state: State, again: str) -> list[Problem]:
                 "neither release was seen to serve here; it is out of rotation",
                 f"rackwell diagnose --container {host.name}",
             )
+            if host.stranded:
+                what = "it serves, and could not be brought back into rotation"
+                fix = f"mend hooks/undrain, then call it by hand: hooks/undrain {host.name}"
             found.append(Problem("roll-broken", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.result is Result.LOST:
             taken = host.trouble is Outcome.REFUSED
@@ -129,7 +149,10 @@ def problems(state: State, again: str) -> list[Problem]:
             )
         elif host.trouble is not None:
             code = {Outcome.REFUSED: "locked", Outcome.UNREACHABLE: "unreachable"}.get(host.trouble, "roll-stopped")
-            kept = "keeps the new release" if host.result is Result.PROMOTED else "was not switched"
+            kept = {
+                Result.PROMOTED: "keeps the new release",
+                Result.PRESENT: "served the release already",
+            }.get(host.result or Result.UNTOUCHED, "was not switched")
             found.append(
                 Problem(
                     code, f"{host.name} {kept}: {host.why or host.trouble}", host.name, "", f"mend it, then: {again}"
