@@ -21,6 +21,14 @@ options:
     description: How the host is reached.
     type: dict
     default: {}
+  root:
+    description: Directory of the releases, to tell which one is active where the program is not installed.
+    type: path
+    default: /opt/rackwell
+  tolerant:
+    description: A program that does not answer is no failure; its words are in C(broken).
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -39,9 +47,15 @@ EXAMPLES = r"""
 
 RETURN = r"""
 rackwell_result:
-  description: What the host knows, schema C(rackwell.rollout_host/1); C(installed) says whether it has the program.
+  description: What the host knows; C(installed) says whether it has the program.
   returned: success
   type: dict
+  sample:
+    schema: rackwell.rollout_host/1
+    installed: true
+    release: 3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b3b0c449b5d1e0f0e0c8f6c8f1d7c3c8b
+    lock: {run: 20261130T081500Z-1a2b, owner: ops@control, epoch: 3, age_s: 12.0, left_s: 108.0}
+    change: {run: 20261130T081500Z-1a2b, state: open, returns_in_s: 95.0}
 rackwell_error:
   description: What is wrong, where, why, and what mends it.
   returned: failure
@@ -52,6 +66,7 @@ import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_files import slot_release
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 
 LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
@@ -61,10 +76,20 @@ SCHEMA = "rackwell.rollout_host/1"
 def main() -> None:
     """Entry point."""
     module = AnsibleModule(
-        argument_spec={"run": {"type": "str", "default": ""}, "connection": {"type": "dict", "default": {}}},
+        argument_spec={
+            "run": {"type": "str", "default": ""},
+            "connection": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": "/opt/rackwell"},
+            "tolerant": {"type": "bool", "default": False},
+        },
         supports_check_mode=True,
     )
-    told = {"schema": SCHEMA, "installed": os.path.exists(LAUNCHER), "connection": module.params["connection"]}
+    told = {
+        "schema": SCHEMA,
+        "installed": os.path.exists(LAUNCHER),
+        "connection": module.params["connection"],
+        "release": slot_release(module.params["root"], "current"),
+    }
     if told["installed"]:
         request = json.dumps({"op": "look", "run": module.params["run"]})
         code, out, err = module.run_command([LAUNCHER, "ask"], data=request)
@@ -73,6 +98,8 @@ def main() -> None:
         except ValueError:
             why = (err or out).strip()[-400:] or "it ended with %d" % code
             fix = "rackwell provision installs it anew"
+            if module.params["tolerant"]:
+                done(module, False, {**told, "broken": why})
             fail(module, "agent-failed", "the host's own side of a roll does not answer", LAUNCHER, why, fix)
     done(module, False, told)
 

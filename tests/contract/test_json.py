@@ -97,7 +97,15 @@ RESULTS: dict[str, dict[str, Any]] = {
     "status": table(
         containers=every(
             table(
-                container=TEXT, host=TEXT, host_state=TEXT, state=TEXT, release=TEXT, unit=TEXT, gate=TEXT, bench=TEXT
+                container=TEXT,
+                host=TEXT,
+                host_state=TEXT,
+                state=TEXT,
+                release=TEXT,
+                unit=TEXT,
+                gate=TEXT,
+                bench=TEXT,
+                roll=TEXT,
             )
         )
     ),

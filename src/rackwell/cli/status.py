@@ -63,6 +63,8 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     def show(out: Console) -> None:
         tables.table(out, head, rows)
         for row in done.rows:
+            if row.roll:
+                out.print(f"{row.container}: {row.roll}")
             # a held gate is told as an error anyway
             if row.why and not row.gate.startswith("held"):
                 out.print(f"{row.container}: {row.why}\n  fix   {row.fix}")

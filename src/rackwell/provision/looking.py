@@ -30,6 +30,7 @@ class Row:
         gate: verdict of the boot gate, "held: <code>", "running", or "-" where there is none.
         why: why the server does not run: the gate's line, or what its last start's log tells; empty when it runs.
         fix: what to do about it.
+        roll: the roll that is under way there, in one line; empty when none is.
     """
 
     container: str
@@ -42,6 +43,7 @@ class Row:
     bench: str
     why: str = ""
     fix: str = ""
+    roll: str = ""
 
     def as_dict(self) -> dict[str, str]:
         """For ``--json``."""
@@ -113,7 +115,30 @@ def _row(site: Site, node: Node, played: PlayResult) -> Row:
         bench=_bench(site, node),
         why=why,
         fix=fix,
+        roll=_roll(mine.get("roll")),
     )
+
+
+def _roll(told: Any) -> str:
+    """Who holds a container, and what its change waits for."""
+    if not isinstance(told, Mapping):
+        return ""
+    lock, change = told.get("lock") or {}, told.get("change") or {}
+    parts = []
+    if told.get("broken"):
+        parts.append(f"its own side of a roll does not answer: {told['broken']}")
+    if lock and lock.get("left_s"):
+        parts.append(f"run {lock['run']} of {lock['owner']} holds it")
+    elif lock:
+        parts.append(f"run {lock['run']} of {lock['owner']} held it, and was not heard of in time")
+    if change.get("state") in {"switching", "open", "returning"}:
+        left = change.get("returns_in_s")
+        returns = "" if left is None else f", and returns by itself in {left:.0f} s"
+        whose = "its" if lock and lock.get("run") == change["run"] else f"run {change['run']}'s"
+        parts.append(f"{whose} change is {change['state']}{returns}")
+    elif change.get("state") == "broken":
+        parts.append(f"run {change['run']} left it broken: {change.get('why')}")
+    return "; ".join(parts)
 
 
 def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) -> tuple[str, str]:
