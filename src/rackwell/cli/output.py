@@ -134,6 +134,8 @@ class Terminal:
     def __init__(self, *, quiet: bool = False) -> None:
         self.log: Path | None = None
         self.safety = "nothing was touched"
+        #: lines of a table that is drawn anew all the time, in place of the steps that run
+        self.board: Callable[[int], list[str]] | None = None
         self._quiet = quiet
         self._console = _stderr()
         self._began = time.monotonic()
@@ -209,10 +211,13 @@ class Terminal:
             running = list(self._running.items())
             detail = self._detail
         now = time.monotonic()
-        news = [(host, f"{label} · {now - since:.0f} s") for (host, label), since in running]
+        board = self.board
+        news = [(host, f"{label} · {now - since:.0f} s") for (host, label), since in running if board is None]
         if detail is not None:
             news.append(detail)
         lines = [f"[{self._elapsed():4.0f}s] {where:<12} {text}" for where, text in news]
+        if board is not None:
+            lines += board(max(5, self._console.height - 6))
         return Text("\n".join(lines), style="cyan", no_wrap=True, overflow="ellipsis")
 
     def _beat(self) -> None:

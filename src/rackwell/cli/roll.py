@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rackwell.cli.output import Outcome, Terminal
+    from rackwell.rollout.board import Board
+    from rackwell.rollout.planning import Preview
     from rackwell.rollout.rolling import Rolled
 
-RunArgument = Annotated[str, typer.Argument(metavar="[RUN]", help="Id of a roll, or a part of it; the newest without.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Id of a roll, or a part of it; the newest without.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +48,9 @@ def roll(
     baseline: Annotated[
         str, typer.Option("--baseline", metavar="recorded|measure", help="What the new release is held against.")
     ] = "recorded",
-    min_effect: Annotated[float, typer.Option("--min-effect", help="Least loss that fails, as a share.")] = 0.05,
+    min_effect: Annotated[
+        float, typer.Option("--min-effect", min=0.001, max=0.9, help="Least loss that fails, as a share.")
+    ] = 0.05,
     energy: Annotated[bool, typer.Option("--energy", help="Joules per token are asked about, too.")] = False,
     confirm_within: Annotated[
         int, typer.Option("--confirm-within", min=60, help="Seconds after which a host returns by itself.")
@@ -58,6 +62,7 @@ def roll(
         list[str] | None, typer.Option("--skip-gate", metavar="bench|healthy", help="Not to be asked; needs --reason.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why a gate is skipped; is recorded.")] = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Tell what would be done, and touch no machine.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Roll a build over the containers: canary, then batches; promoted by its benchmark, or taken back.
@@ -93,7 +98,11 @@ def roll(
             confirm_within,
             hold_for * 3600,
         )
-        return _outcome(rolling.roll(site, build, wishes, terminal))
+        if plan:
+            from rackwell.rollout import planning
+
+            return _preview(planning.preview(site, build, wishes, terminal))
+        return _outcome(rolling.roll(site, build, wishes, terminal, _board_of(terminal)))
 
     execute("roll", as_json, body)
 
@@ -105,16 +114,23 @@ def resume(
     give_back: Annotated[str, typer.Option("--return", metavar="CONTAINER", help="Take it back there.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a roll that was interrupted, died, lost a host, or is held."""
+    """Go on with a roll that was interrupted, died, lost a host, or is held.
+
+    A held host waits for --promote or --return; without them it goes on waiting.
+    """
 
     def body(terminal: Terminal) -> Outcome:
+        from rackwell.errors import ExitCode, Problem, RackwellError
         from rackwell.rollout import rolling
 
+        if promote and give_back:
+            problem = Problem("usage", "one decision at a time: --promote or --return", "command line")
+            raise RackwellError(problem, ExitCode.INVALID)
         record: dict[str, Any] | None = None
         if promote or give_back:
             host, verdict = (promote, "ok") if promote else (give_back, "fail")
             record = {"kind": "answer", "host": host, "verdict": verdict, "by": rolling.who()}
-        return _outcome(rolling.resume(site, run, terminal, record))
+        return _outcome(rolling.resume(site, run, terminal, record, view=_board_of(terminal)))
 
     execute("resume", as_json, body)
 
@@ -133,7 +149,34 @@ def _back(terminal: Terminal, site: Path, run: str, *, finished: bool) -> Outcom
     from rackwell.rollout import rolling
 
     record = {"kind": "stop", "abort": True, "why": "taken back" if finished else "aborted", "by": rolling.who()}
-    return _outcome(rolling.resume(site, run, terminal, record, finished=finished))
+    return _outcome(rolling.resume(site, run, terminal, record, finished=finished, view=_board_of(terminal)))
+
+
+def _board_of(terminal: Terminal) -> Callable[[Board], None]:
+    """Have the terminal draw all hosts while the roll goes on."""
+
+    def show(board: Board) -> None:
+        terminal.board = board.lines
+
+    return show
+
+
+def _preview(found: Preview) -> Outcome:
+    from rackwell.cli.output import Outcome
+    from rackwell.rollout import telling
+
+    def show(out: Console) -> None:
+        plan = found.plan
+        out.print(f"{plan.build} {plan.release[:12]} over {telling.batches(plan)}; no machine was touched")
+        rows = [
+            (str(line.batch), line.host, line.before[:12] or "-", line.after[:12], line.baseline, line.note)
+            for line in found.lines
+        ]
+        _table(out, rows, ("batch", "container", "from", "to", "baseline", "note"))
+        for gate, reason in plan.skip.items():
+            out.print(f"gate {gate} would not be asked: {reason}")
+
+    return Outcome(found.as_dict(), found.problems, found.exit_code, show)
 
 
 def _outcome(done: Rolled) -> Outcome:
@@ -150,6 +193,8 @@ def _show(out: Console, done: Rolled) -> None:
     _table(out, telling.table(done.state), ("batch", "container", "state", "why"))
     for gate, reason in plan.skip.items():
         out.print(f"gate {gate} was not asked: {reason}")
+    for name in done.undeclared:
+        out.print(f"{name} is declared with another build: set release_build, or rackwell provision brings that back")
 
 
 def _table(out: Console, rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:
@@ -160,12 +205,13 @@ def _table(out: Console, rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]
 
 
 def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption = False) -> None:
-    """All rolls of a site, or what one of them did, record by record."""
+    """All rolls of a site, the newest first; or what one of them did, record by record."""
 
     def body(_terminal: Terminal) -> Outcome:
         import datetime as dt
 
         from rackwell.cli.output import Outcome
+        from rackwell.errors import ExitCode, RackwellError
         from rackwell.rollout import rolls, telling
         from rackwell.rollout.chain import read
         from rackwell.site import declaration
@@ -185,7 +231,13 @@ def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption 
                     out.print(f"{moment:%Y-%m-%dT%H:%M:%SZ}  {what}")
 
             return Outcome({**telling.as_dict(state), "records": records}, show=show)
-        states = [rolls.load(place) for place in rolls.places(state_directory)]
+        states, bad = [], []
+        for place in rolls.places(state_directory):
+            try:
+                states.append(rolls.load(place))
+            except RackwellError as error:
+                bad += error.problems
+        code = ExitCode.FAILED if bad else ExitCode.DONE
 
         def show_all(out: Console) -> None:
             rows: list[tuple[str, ...]] = [
@@ -200,6 +252,6 @@ def history(run: RunArgument = "", site: SiteOption = HERE, as_json: JsonOption 
             ]
             _table(out, rows, ("run", "build", "release", "promoted", "end"))
 
-        return Outcome({"rolls": [telling.as_dict(state) for state in states]}, show=show_all)
+        return Outcome({"rolls": [telling.as_dict(state) for state in states]}, bad, code, show_all)
 
     execute("history", as_json, body)

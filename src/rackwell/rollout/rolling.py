@@ -28,7 +28,7 @@ from rackwell.rollout import telling
 from rackwell.rollout.board import Board
 from rackwell.rollout.chain import Chain, ChainError
 from rackwell.rollout.plan import OnFailure, Plan, batches
-from rackwell.rollout.rolls import FOLDER, JOURNAL, broken, can_be_taken_back, can_go_on, find, is_held, load
+from rackwell.rollout.rolls import FOLDER, JOURNAL, broken, can_be_taken_back, can_go_on, find, is_held, load, promoted
 from rackwell.rollout.run import Roll, Threads
 from rackwell.rollout.state import Result, State
 from rackwell.site import declaration
@@ -61,16 +61,21 @@ class Wishes:
 
 @dataclasses.dataclass
 class Rolled:
-    """What a roll came to."""
+    """What a roll came to.
+
+    Attributes:
+        undeclared: hosts that keep the new release, while the site declares another build for them.
+    """
 
     state: State
     exit_code: ExitCode
     problems: list[Problem]
     journal: Path
+    undeclared: list[str] = dataclasses.field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {**telling.as_dict(self.state), "journal": str(self.journal)}
+        return {**telling.as_dict(self.state), "journal": str(self.journal), "undeclared": self.undeclared}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +310,11 @@ def _carry_out(
                 going.ask(record)
             with _signals(going):
                 code = going.carry_out()
-            return Rolled(going.state, code, telling.problems(going.state, again), place / JOURNAL)
+            build = going.state.plan.build
+            others = [
+                name for name in promoted(going.state) if site.build_name(targets[name].container, "release") != build
+            ]
+            return Rolled(going.state, code, telling.problems(going.state, again), place / JOURNAL, others)
     except OSError as error:
         # what cannot be written down is not begun
         runner.end_all()
