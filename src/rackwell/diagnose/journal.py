@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rackwell.diagnose.reading import BLOCK, LONGEST, Block, Origin, Reading, clean
+from rackwell.diagnose.blocks import BLOCK, LONGEST, Block, Origin, Reading, clean
 
 
 def from_json(blocks: Iterator[Block], reading: Reading) -> Iterator[Block]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import dataclasses
 import gzip
 import io
 import lzma
@@ -13,61 +12,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, cast
 
+from rackwell.diagnose import journal
+from rackwell.diagnose.blocks import BLOCK, CONTROL, LONGEST, Block, Reading, clean
+
 Source = str | bytes | Iterable[str] | IO[bytes]
-BLOCK = 1 << 18
-LONGEST = 1 << 16
-"""Bytes of a line that are looked at."""
 _MOST = 8 << 30
 """Bytes that are read at most, after decompression."""
 
-_ANSI = re.compile(
-    rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,10}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?"
-    rb"|[PX^_][^\x1b\n]{0,400}(?:\x1b\\)?|[ -/]{0,4}[0-~])"
-)
-_CONTROL = bytes(set(range(32)) - {9, 10, 11, 13, 27}) + b"\x7f"
 _PACKED = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
-_PROGRESS = re.compile(rb"\d%\||\d(?:it|s)/(?:s|it)\b")
-
-
-@dataclasses.dataclass(slots=True)
-class Origin:
-    """What a journal's record says of its line."""
-
-    name: str = ""
-    unit: str = ""
-    pid: str = ""
-    invocation: str = ""
-    boot: str = ""
-
-
-@dataclasses.dataclass(slots=True)
-class Block:
-    """Whole lines, cleaned. `number` is that of the first; `origins` are those of each, for a journal's records.
-
-    A line that held several (a carriage return, a record's message) has them separated by vertical tabs.
-    """
-
-    data: bytes
-    number: int
-    origins: list[Origin] | None = None
-    numbers: list[int] | None = None
-
-
-@dataclasses.dataclass
-class Reading:
-    """How the reading went."""
-
-    lines: int = 0
-    notes: list[str] = dataclasses.field(default_factory=list)
-    kind: str = "text"
-    cut: int = 0
-    first_cut: int = 0
-    complete: bool = True
-
-    def note(self, text: str) -> None:
-        """Something that the reader of the result must know, once."""
-        if text not in self.notes and len(self.notes) < 20:
-            self.notes.append(text)
 
 
 def blocks(source: Source, reading: Reading) -> Iterator[Block]:
@@ -92,13 +44,9 @@ def blocks(source: Source, reading: Reading) -> Iterator[Block]:
         reading.kind = "binary"
         reading.note("the input is binary, not text: only what can be read as text in it is looked at")
     if re.match(rb"\s*\{\"", head) and (b'"MESSAGE"' in head or b'"log":"' in head[:64] or b'"__CURSOR"' in head):
-        from rackwell.diagnose import journal
-
         reading.kind = "journal, json"
         yield from journal.from_json(_whole_lines(stream, reading), reading)
     elif head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
-        from rackwell.diagnose import journal
-
         reading.kind = "journal, export"
         yield from journal.from_export(stream, reading)
     else:
@@ -205,7 +153,7 @@ def _decoded(stream: Iterator[bytes], decoder: codecs.IncrementalDecoder) -> Ite
 
 def _binary(head: bytes) -> bool:
     sample = head[:8192]
-    strange = len(sample) - len(sample.translate(None, _CONTROL))
+    strange = len(sample) - len(sample.translate(None, CONTROL))
     return strange > len(sample) * 0.1
 
 
@@ -241,25 +189,3 @@ def _whole_lines(stream: Iterator[bytes], reading: Reading) -> Iterator[Block]:
 def _cut(reading: Reading, number: int) -> None:
     reading.cut += 1
     reading.first_cut = reading.first_cut or number
-
-
-def clean(data: bytes) -> bytes:
-    """Lines without escapes of terminals, control characters, and the states that a progress bar went through."""
-    if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n")
-        if data.endswith(b"\r"):
-            data = data[:-1]
-        if b"\r" in data:
-            data = b"\n".join(_last_state(line) if b"\r" in line else line for line in data.split(b"\n"))
-    return data.translate(None, _CONTROL)
-
-
-def _last_state(line: bytes) -> bytes:
-    parts = [part for part in line.split(b"\r") if part.strip()]
-    bars = [bool(_PROGRESS.search(part[-2000:])) for part in parts]
-    kept = [
-        part for index, part in enumerate(parts) if not (bars[index] and index + 1 < len(parts) and bars[index + 1])
-    ]
-    return b"\x0b".join(kept)

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterable
 
 from rackwell.diagnose import facts, reading, starts, unknown
+from rackwell.diagnose.blocks import LONGEST, Block, Origin, Reading
 from rackwell.diagnose.hits import Hit, Store
 from rackwell.diagnose.matcher import ENOUGH, Kind, Matcher
 from rackwell.diagnose.patterns import Filter
 from rackwell.diagnose.prefix import split
-from rackwell.diagnose.reading import Block, Origin, Reading, Source
+from rackwell.diagnose.reading import Source
 from rackwell.diagnose.safe import shown
 
 _GROUP = 16
@@ -110,7 +111,7 @@ class Scan:
         if self.reading.cut:
             many = "a line is" if self.reading.cut == 1 else f"{self.reading.cut} lines are"
             told.append(
-                f"{many} longer than {reading.LONGEST >> 10} KiB (line {self.reading.first_cut}"
+                f"{many} longer than {LONGEST >> 10} KiB (line {self.reading.first_cut}"
                 f"{' is the first' if self.reading.cut > 1 else ''}); what is beyond was not looked at"
             )
         self.notes += [f"{name}: {note}" if name else note for note in told]
@@ -239,10 +240,10 @@ class Scan:
         self.last = [*self.last, *reversed(kept)][-3:]
 
     def _line(self, raw: bytes, number: int, origin: Origin | None) -> None:
-        if len(raw) > reading.LONGEST:
+        if len(raw) > LONGEST:
             self.reading.cut += 1
             self.reading.first_cut = self.reading.first_cut or number
-            raw = raw[: reading.LONGEST]
+            raw = raw[:LONGEST]
         text = raw.decode("utf-8", "replace")
         for part in text.split("\x0b") if "\x0b" in text else (text,):
             self._part(part, number, origin)
@@ -293,7 +294,7 @@ class Scan:
         for key, again in self._again.items():
             hits = []
             for number, raw in again.last:
-                text = raw[: reading.LONGEST].decode("utf-8", "replace")
+                text = raw[:LONGEST].decode("utf-8", "replace")
                 line = split(text)
                 hits.append(self._hit(text, line.message, line.rank, number))
             for which in key:

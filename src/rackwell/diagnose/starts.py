@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
+from rackwell.diagnose.blocks import Origin
 from rackwell.diagnose.patterns import compiled
-from rackwell.diagnose.reading import Origin
 
 _UNIT = (
     r"^(?P<what>Starting|Started) (?P<unit>[\w.@:\\-]{1,120}\.service|"
