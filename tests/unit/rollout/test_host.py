@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -12,14 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_chain
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
-    Check,
-    GateError,
-    Healthy,
-    Paths,
-    Snapshot,
-)
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, UnitState
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import Snapshot
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, Place, answer
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_guard import rolling
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_install import differences, install, put
@@ -27,72 +19,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import M
 
 from rackwell.rollout import chain
 
-CHECK = Check("127.0.0.1", 30000, "glm-5", "The capital of France is", "Paris", 16, 100, "sk-marked-secret")
-OLD, NEW = "a" * 64, "b" * 64
-WANTED = {"unit": "[Service]\n", "environment": "HF_TOKEN=hf-marked-secret\n", "release": NEW}
-
-
-@dataclasses.dataclass
-class Node:
-    """The machine under the agent: its clock, its systemd, and the server that it runs."""
-
-    directory: Path
-    moment: Moment = dataclasses.field(default_factory=lambda: Moment("boot-1", 1000.0))
-    release: str = OLD
-    serves: bool = True
-    good: frozenset[str] = frozenset({OLD, NEW})
-    ordered: list[list[str]] = dataclasses.field(default_factory=list)
-    timer: list[str] | None = None
-
-    def __post_init__(self) -> None:
-        self.paths = Paths("u", "e", "r", str(self.directory))
-
-    # systemd
-    def show(self, _unit: str) -> UnitState:
-        return UnitState(True, "inactive", "", "", "", True, 0.0)
-
-    def run_now(self, _name: str, command: list[str]) -> None:
-        self.ordered.append(command)
-
-    def run_later(self, _name: str, _seconds: int, command: list[str]) -> None:
-        self.timer = command
-
-    def systemctl(self, *_arguments: str) -> None:
-        if self.timer is None:
-            raise CommandError("no such timer")
-        self.timer = None
-
-    # activation
-    def present(self) -> Snapshot:
-        return Snapshot("unit", "env", self.release, self.serves, True, CHECK)
-
-    def begin(self, _wanted: Snapshot, present: Snapshot) -> Snapshot:
-        return present
-
-    def switch(self, wanted: Snapshot, _check: Check) -> Healthy:
-        self.release = str(wanted.release)
-        self._start()
-        return Healthy("i", 1.0, " Paris.")
-
-    def _start(self) -> None:
-        self.serves = self.release in self.good
-        if not self.serves:
-            raise GateError("never-ready", "the engine did not get ready", "after 100 s")
-
-    def return_to(self, back: Snapshot, _check: Check) -> tuple[bool, Healthy | None, str]:
-        self.release = str(back.release)
-        try:
-            self._start()
-        except GateError:
-            return True, None, "what ran before does not serve"
-        return True, Healthy("j", 1.0, " Paris."), "what ran before is back"
-
-    def put_back(self, back: Snapshot) -> None:
-        self.release = str(back.release)
-
-    def start_present(self, _check: Check) -> Healthy:
-        self._start()
-        return Healthy("k", 1.0, " Paris.")
+from .node import CHECK, NEW, OLD, WANTED, Node
 
 
 @pytest.fixture
@@ -353,3 +280,7 @@ def test_a_sign_of_life_shortens_no_hold(agent: Agent, node: Node) -> None:
 def test_what_could_not_be_returned_to_is_not_healthy(agent: Agent, node: Node) -> None:
     told = agent.ask({"op": "check"})
     assert (told["healthy"], "not a whole release" in told["why"]) == (False, True)
+    node.installed(OLD)
+    assert agent.ask({"op": "check"})["healthy"] is True
+    node.good = frozenset()
+    assert "did not get ready" in agent.ask({"op": "check"})["why"]
