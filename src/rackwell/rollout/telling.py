@@ -139,13 +139,13 @@ def problems(state: State, again: str) -> list[Problem]:
             found.append(Problem("roll-lost", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.held:
             fix = f"{again} --promote {host.name}, or --return {host.name}"
-            found.append(
-                Problem("roll-held", f"{host.name}: its gate tells neither pass nor fail", host.name, host.why, fix)
-            )
+            hours = int(state.plan.settings.get("hold_s", 86400)) / 3600
+            what = f"its gate tells neither pass nor fail; it waits {hours:g} h for you, then returns by itself"
+            found.append(Problem("roll-held", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None and host.result is Result.RETURNED:
             what = "the new release was not accepted; what ran before runs again, verified"
             found.append(
-                Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, "rackwell history tells more")
+                Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, again.replace(" resume ", " logs ", 1))
             )
         elif host.trouble is not None:
             code = {Outcome.REFUSED: "locked", Outcome.UNREACHABLE: "unreachable"}.get(host.trouble, "roll-stopped")
