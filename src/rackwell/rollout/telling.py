@@ -144,9 +144,8 @@ def problems(state: State, again: str) -> list[Problem]:
             found.append(Problem("roll-held", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None and host.result is Result.RETURNED:
             what = "the new release was not accepted; what ran before runs again, verified"
-            found.append(
-                Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, again.replace(" resume ", " logs ", 1))
-            )
+            fix = again.replace(" resume ", " logs ", 1)
+            found.append(Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None:
             code = {Outcome.REFUSED: "locked", Outcome.UNREACHABLE: "unreachable"}.get(host.trouble, "roll-stopped")
             kept = {
