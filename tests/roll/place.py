@@ -47,6 +47,7 @@ warmup_requests: 1
 point_timeout: 60
 tolerate: [bench-client-bound]
 """
+MANY = SWEEP.replace("[4]", "[2, 4]").replace("input_tokens", "repeats: 3\ninput_tokens")
 #: after the first lines of the stand-in's patch, which end with a line of context
 _LAUNCH = """\
 +# STAND-IN: this build alone behaves so
@@ -111,6 +112,7 @@ class Place:
             patches = [one for one in plain["patches"] if "lab-engine" not in one] + [f"./patches/lab-{build}"]
             (self.site / f"builds/{build}.yml").write_text(yaml.safe_dump({**plain, "patches": patches}))
         (self.site / "bench/harness.yml").write_text(SWEEP)
+        (self.site / "bench/many.yml").write_text(MANY)
         profile = self.site / "profiles/glm5-lab.yml"
         text = yaml.safe_load(profile.read_text())
         text["limits"] = {"ready_timeout": READY, "stop_timeout": 5}
