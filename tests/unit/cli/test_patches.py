@@ -25,7 +25,7 @@ from rackwell.build.catalogue import wheels
 from rackwell.errors import ExitCode
 from rackwell.provision import builds, declared
 from rackwell.provision.builds import Built
-from rackwell.provision.measure import release_reference
+from rackwell.provision.crediting import release_reference
 
 SHIPPED = {
     "sglang/flashinfer-autotune-cutlass",
