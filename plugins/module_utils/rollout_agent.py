@@ -37,8 +37,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import L
 WORK = "rackwell-rollout-work"
 #: orders the verification that follows a return at boot
 VERIFY = WORK + "-verify"
-#: long work runs in one of these: asked for, by the deadline, after a boot
-_SERVICES = (WORK + ".service", changes.TIMER + ".service", VERIFY + ".service")
+#: long work runs in one of these: asked for, by the deadline, once more, after a boot
+_SERVICES = tuple(name + ".service" for name in (WORK, changes.TIMER, changes.AGAIN, VERIFY))
 SCHEMA = "rackwell.rollout_host/1"
 #: what a request for the short part waits for another one, and long work for other long work: a return that comes
 #: late is better than one that gives up

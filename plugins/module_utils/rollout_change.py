@@ -33,6 +33,8 @@ UNDER_WAY = (SWITCHING, OPEN, RETURNING)
 
 #: transient timer that takes an unconfirmed change back
 TIMER = "rackwell-rollout-return"
+#: transient timer that takes a return up again whose process died half-way
+AGAIN = "rackwell-rollout-again"
 _UNFORESEEN = (OSError, CommandError, ValueError, TypeError, KeyError)
 
 
@@ -136,14 +138,20 @@ class Changes:
 
     def _arm(self, change: Change, seconds: int) -> Change:
         """Have the host return by itself after so long; what was ordered before is forgotten. Raises CommandError."""
+        command = [*self._command, "work", "return", change.run, "deadline"]
         self._disarm()
-        self._system.run_later(TIMER, seconds, [*self._command, "work", "return", change.run, "deadline"])
+        try:
+            self._system.run_later(TIMER, seconds, command)
+        except CommandError:
+            # the one before is stopped: none at all would keep the change open for ever
+            self._disarm()
+            self._system.run_later(TIMER, seconds, command)
         moment = self._moment()
         return self._keep(change._replace(until=moment.uptime + seconds, boot_id=moment.boot_id))
 
-    def _disarm(self) -> None:
+    def _disarm(self, timer: str = TIMER) -> None:
         try:
-            self._system.systemctl("stop", TIMER + ".timer")
+            self._system.systemctl("stop", timer + ".timer")
         except CommandError:
             # there is none
             return
@@ -192,7 +200,10 @@ class Changes:
         except _UNFORESEEN as error:
             return self.go_back(change._replace(code="switch-error"), f"the switch failed half-way: {error}")
         change = change._replace(state=OPEN, seconds={**(change.seconds or {}), **_seconds(begun, healthy)})
-        change = self._arm(change, change.confirm_s)
+        try:
+            change = self._arm(change, change.confirm_s)
+        except (OSError, CommandError) as error:
+            return self.go_back(change._replace(code="switch-error"), f"its return could not be ordered: {error}")
         self.record("open", run=change.run, release=change.wanted.release, invocation=healthy.invocation)
         return change
 
@@ -246,6 +257,9 @@ class Changes:
         begun = time.monotonic()
         if change.state != RETURNING:
             change = self.begin_return(change, why)
+        with contextlib.suppress(CommandError):
+            seconds_to_try = change.check.ready_timeout + change.confirm_s
+            self._system.run_later(AGAIN, seconds_to_try, [*self._command, "work", "return", change.run, "deadline"])
         try:
             _running, healthy, told = self._activation.return_to(change.back, change.check)
         except (GateError, *_UNFORESEEN) as error:
@@ -256,6 +270,7 @@ class Changes:
         change = change._replace(state=RETURNED if good else BROKEN, why=f"{why}. {told}", seconds=seconds, until=0.0)
         self._keep(change)
         self._disarm()
+        self._disarm(AGAIN)
         self.record(change.state, run=change.run, release=change.back.release, why=told)
         return change
 

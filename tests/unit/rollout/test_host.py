@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_chain
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import Snapshot
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, Place, answer
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_guard import rolling
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_install import differences, install, put
@@ -284,3 +285,32 @@ def test_what_could_not_be_returned_to_is_not_healthy(agent: Agent, node: Node) 
     assert agent.ask({"op": "check"})["healthy"] is True
     node.good = frozenset()
     assert "did not get ready" in agent.ask({"op": "check"})["why"]
+
+
+def test_a_return_that_dies_half_way_is_taken_up_again(
+    agent: Agent, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switched(agent, node)
+    with monkeypatch.context() as killed:
+        killed.setattr(node, "return_to", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            agent.work("return", "run-1", "deadline")
+    assert (state(agent), node.timer) == ("returning", ["agent", "work", "return", "run-1", "deadline"])
+    agent.work(*(node.timer or [])[2:])
+    assert (node.release, state(agent), node.timer) == (OLD, "returned", None)
+
+
+def test_a_deadline_that_cannot_be_ordered_is_a_return(
+    agent: Agent, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = node.switch
+
+    def switch(*arguments: Any) -> Any:
+        monkeypatch.setattr(node, "run_later", lambda *_: (_ for _ in ()).throw(CommandError("no timers today")))
+        return whole(*arguments)
+
+    monkeypatch.setattr(node, "switch", switch)
+    switched(agent, node)
+    change = agent.look(0, "run-1")["change"]
+    assert (node.release, change["state"]) == (OLD, "returned")
+    assert "no timers today" in change["why"]
