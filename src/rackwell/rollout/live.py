@@ -231,7 +231,11 @@ class LiveFleet:
             change = (reported[-1].get("change") if reported else None) or {}
             if change.get("state") == "open":
                 return Ended(Outcome.OK, data={"seconds": change.get("seconds")})
-            ended = Ended(Outcome.FAIL, "it serves this release already, since after it was checked")
+            # the play changed nothing of the roll's: either it was switched before, or it serves as declared since then
+            looked = self._look(host, plan)
+            if looked.outcome is Outcome.OK and looked.change is Change.NONE:
+                return Ended(Outcome.OK, "", {"already": True})
+            return Ended(Outcome.UNREACHABLE, "the play and the host do not agree on what was switched")
         if ended.outcome is Outcome.FAIL:
             # what became of it only the host knows: the play may have failed before it touched anything
             looked = self._look(host, plan)

@@ -179,6 +179,8 @@ def _done(host: Host, step: Step, ended: Ended) -> None:
             host.result = Result.PRESENT
     elif step is Step.DRAIN:
         host.drained = True
+    elif step is Step.SWITCH and ended.data.get("already"):
+        host.result = Result.PRESENT
     elif step is Step.SWITCH:
         host.open, host.switched = True, True
     elif step is Step.BENCH:

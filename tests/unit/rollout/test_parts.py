@@ -197,6 +197,8 @@ def test_what_is_there_already_is_only_unlocked() -> None:
     there = [*STAGED, end("h0", "lock", epoch=1), end("h0", "preflight", already=True)]
     assert steps(state(*there)) == {"h0": Step.UNLOCK}
     assert set(steps(state(*there, end("h0", "unlock")))) == {"h1", "h2"}
+    # found out only at the switch
+    assert steps(state(*OPENED[:-1], end("h0", "switch", already=True))) == {"h0": Step.UNDRAIN}
 
 
 def test_a_canary_that_is_named_twice_is_one() -> None:
