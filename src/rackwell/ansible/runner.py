@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from rackwell import runid
 from rackwell.ansible.events import Collector, Step
 from rackwell.ansible.results import PlayResult, Reported
 from rackwell.errors import Problem, RackwellError
@@ -69,11 +70,17 @@ class RunDirectory:
             RackwellError: the directory cannot be made (exit 1).
         """
         runs = state / "runs"
-        stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = runs / f"{stamp}-{verb}-{secrets.token_hex(2)}"
+        path = runs
         try:
             runs.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)
+            while True:
+                path = runs / runid.new(verb)[0]
+                try:
+                    path.mkdir(mode=0o700)
+                    break
+                except FileExistsError:
+                    # another process began at the same moment
+                    continue
         except OSError as error:
             raise RackwellError(
                 Problem(

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 
+from rackwell import runid
 from rackwell.errors import Problem, RackwellError
 from rackwell.provision.variants import Change
 from rackwell.site import files
@@ -95,8 +94,7 @@ def begin(
     state: Path, container: str, bench: str, profile: str, key: dict[str, str], changes: Sequence[Change]
 ) -> Place:
     """A new matrix: the declared profile, each change, and the declared profile again."""
-    now = dt.datetime.now(dt.UTC)
-    name = f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    name, now = runid.new()
     steps = [
         Step(number=1, variant="declared"),
         *(

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import secrets
 from pathlib import Path
 from typing import Any
 
+from rackwell import runid
 from rackwell.ansible.results import PlayResult, Reported
 from rackwell.ansible.runner import RunDirectory
 from rackwell.bench.result import BenchResult
@@ -108,8 +108,7 @@ class _Sweep:
         self.again = wishes.again or f"rackwell bench {self.name}{named} -i {target.site.path}"
 
     def _new(self, content: dict[str, Any]) -> BenchResult:
-        started = dt.datetime.now(dt.UTC)
-        run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+        run_id, started = runid.new()
         environment: dict[str, Any] = {}
         if "bench_client" in self.built:
             environment["client_build"] = self.built["bench_client"].digest

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 import getpass
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rackwell import runid
 from rackwell.ansible import runner
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
@@ -108,8 +107,7 @@ def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepa
     first = targets[names[0]]
     built = builds.make_all(first.site, first.container, progress)
     built["release"] = builds.make(site, build, progress)
-    moment = dt.datetime.now(dt.UTC)
-    run = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    run, _ = runid.new()
     settings = {
         "confirm_s": wishes.confirm_s,
         "hold_s": wishes.hold_s,
