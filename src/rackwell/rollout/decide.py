@@ -70,7 +70,7 @@ def _batch(state: State) -> tuple[str, ...]:
         hosts = [state.hosts[name] for name in batch]
         if any(host.held for host in hosts):
             return ()
-        if not all(host.result is not None and not host.locked and not host.drained for host in hosts):
+        if not all(host.result is not None and not host.locked and not host.parted for host in hosts):
             return batch
     return ()
 
@@ -84,7 +84,7 @@ def _step(host: Host, state: State) -> Step | None:
         return _open(host, state)
     if host.result is not None or state.stopping or state.trouble:
         # its end was come to, or it was begun and not switched: leave it serving and free
-        if host.drained and host.result is not Result.BROKEN:
+        if host.parted and host.result is not Result.BROKEN:
             return Step.UNDRAIN if host.locked else Step.LOCK
         if host.locked:
             return Step.UNLOCK

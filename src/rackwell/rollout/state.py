@@ -48,6 +48,8 @@ class Host:
         relock: an earlier lock of this run may still be there, of which the epoch is lost.
         losses: steps of which nobody knows the end.
         stranded: it serves, and could not be brought back into rotation.
+        parted: it may be out of rotation: a drain was begun, and no undrain was seen to end since. What a process that
+            died had begun may come to it later than anything that was asked of it since.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Host:
     relock: bool = False
     losses: int = 0
     stranded: bool = False
+    parted: bool = False
 
     @property
     def begun(self) -> bool:
@@ -77,7 +80,7 @@ class Host:
             self.locked
             or self.relock
             or self.open
-            or self.drained
+            or self.parted
             or self.checked
             or self.unsure
             or self.result is not None
@@ -110,6 +113,7 @@ class State:
         host = self.hosts.get(str(record.get("host", "")))
         if kind == "begin" and host is not None:
             host.running = Step(record["step"])
+            host.parted = host.parted or host.running is Step.DRAIN
         elif kind == "end" and host is not None:
             host.running = None
             ended = Ended(Outcome(record["outcome"]), str(record.get("why", "")), record.get("data") or {})
@@ -178,7 +182,7 @@ def _done(host: Host, step: Step, ended: Ended) -> None:
         if ended.data.get("already"):
             host.result = Result.PRESENT
     elif step is Step.DRAIN:
-        host.drained = True
+        host.drained = host.parted = True
     elif step is Step.SWITCH and ended.data.get("already"):
         host.result = Result.PRESENT
     elif step is Step.SWITCH:
@@ -190,7 +194,7 @@ def _done(host: Host, step: Step, ended: Ended) -> None:
     elif step is Step.RETURN:
         host.open, host.reverting, host.result = False, False, Result.RETURNED
     elif step is Step.UNDRAIN:
-        host.drained = False
+        host.drained, host.parted = False, False
     elif step is Step.UNLOCK:
         host.locked = False
 
@@ -217,7 +221,7 @@ def _failed(host: Host, step: Step, ended: Ended) -> None:
         host.unsure, host.verdict = True, Outcome.FAIL
     elif step is Step.UNDRAIN:
         # it serves, and nobody sends it requests: a person has to look
-        host.drained, host.result, host.stranded = False, Result.BROKEN, True
+        host.drained, host.parted, host.result, host.stranded = False, False, Result.BROKEN, True
     elif host.reverting:
         # it goes on as promoted; that it is not taken back is told
         host.reverting, host.relock, host.result = False, False, Result.PROMOTED
@@ -238,6 +242,7 @@ def _looked(host: Host, ended: Ended) -> None:
     # a lock that is there is taken anew before anything else is done: its epoch may be lost
     host.relock, host.locked = bool(ended.data.get("ours")), False
     host.drained = bool(ended.data.get("drained", host.drained))
+    host.parted = host.parted or host.drained
     change = ended.change or Change.NONE
     host.open = change is Change.OPEN
     host.switched = host.switched or change is not Change.NONE

@@ -193,6 +193,21 @@ def test_an_abort_returns_what_is_open_and_what_was_promoted() -> None:
     assert steps(state(*going, end("h0", "lock", epoch=2))) == {"h0": Step.DRAIN}
 
 
+def test_a_host_whose_drain_was_cut_off_comes_back_into_rotation() -> None:
+    cut = state(
+        *STAGED, end("h0", "lock", epoch=1), end("h0", "preflight"), {"kind": "begin", "host": "h0", "step": "drain"}
+    )
+    cut.apply({"kind": "resume"})
+    cut.apply({"kind": "stop", "why": "aborted", "abort": True})
+    # the drain may come to it after this look
+    cut.apply(end("h0", "look", change="none", ours=True))
+    assert steps(cut) == {"h0": Step.LOCK}
+    cut.apply(end("h0", "lock", epoch=2))
+    assert steps(cut) == {"h0": Step.UNDRAIN}
+    cut.apply(end("h0", "undrain"))
+    assert steps(cut) == {"h0": Step.UNLOCK}
+
+
 def test_what_is_there_already_is_only_unlocked() -> None:
     there = [*STAGED, end("h0", "lock", epoch=1), end("h0", "preflight", already=True)]
     assert steps(state(*there)) == {"h0": Step.UNLOCK}
