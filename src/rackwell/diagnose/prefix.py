@@ -41,7 +41,9 @@ _NCCL = re.compile(
 _NCCL_TIME = re.compile(rf"\[{_ISO}\] (?=[\w.-]{{1,64}}:\d{{1,10}}:\d{{1,10}} )")
 _ISO_ONLY = re.compile(rf"\[?{_ISO}\]?(?: - | )?")
 _VERBOSE = re.compile(r" {4}MESSAGE=")
-_PROMPT = re.compile(r"(?:\([\w.-]{1,40}\) )?[\w.@~:/\\-]{1,80}(?=[#$] \S)")
+_PROMPT = re.compile(
+    r"(?:\([\w.-]{1,40}\) )?(?:[\w.@~:/\\-]{1,80}|\[[\w.-]{1,40}@[\w.-]{1,64} [^\]\s]{1,80}\])(?=[#$] \S)"
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,7 +112,7 @@ def _note(line: Line, pattern: re.Pattern[str], found: re.Match[str]) -> None:
 _DIGIT = (_CRI, _ISO_ONLY, _NCCL)
 _WORD = (_BARE_JOURNAL, _COMPOSE, _VLLM, _NCCL, _KERNEL, _PROMPT)
 _BY_FIRST = {
-    "[": (_POD, _KERNEL, _SGLANG, _TORCHRUN, _NCCL, _NCCL_TIME, _ISO_ONLY),
+    "[": (_POD, _KERNEL, _SGLANG, _TORCHRUN, _NCCL, _NCCL_TIME, _ISO_ONLY, _PROMPT),
     "(": (_PROCESS, _BARE_JOURNAL, _PROMPT),
     "<": (_KERNEL,),
     " ": (_VERBOSE,),

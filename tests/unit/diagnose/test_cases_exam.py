@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of all areas, after public ones: what is said first.
 
-`data/exam.jsonl`: five sets (an id begins with the number of its set) and healthy outputs (`n`). Each set was written
+`data/exam.jsonl`: sets (an id begins with the number of its set) and healthy outputs (`n`). Each set was written
 apart from the rules and tried once as it was; the rules were mended by kind afterwards. `expect` is as in
 `test_cases_host`.
 """

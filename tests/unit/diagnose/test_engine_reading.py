@@ -92,6 +92,7 @@ def test_prefixes_of_nccl_and_prompts() -> None:
     assert split("gpu-ct:12345:12399 [3] NCCL INFO x").message == "NCCL INFO x"
     assert split("[5] transport/nvls.cc:254 NCCL WARN x").rank == "rank5"
     assert split("root@pve1:~# pct start 200").message == "# pct start 200"
+    assert split("[root@pve1 ~]# pct start 200").message == "# pct start 200"
     assert split("(venv) svc@ct:~$ pip list").message == "$ pip list"
     for kept in (
         "# pct start 200",
