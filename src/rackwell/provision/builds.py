@@ -19,6 +19,7 @@ _BUNDLE = {
     "gpu_probe": "gpu_probe_bundle",
     "bench_client": "bench_client_bundle",
     "model_weights": "model_weights_bundle",
+    "router": "router_bundle",
 }
 
 
@@ -91,8 +92,13 @@ def make_all(site: Site, container: Node, progress: Progress) -> dict[str, Built
     return made
 
 
+def make_router(site: Site, router: Node, progress: Progress) -> Built:
+    """The release of a router, for its machine's own Python. Raises RackwellError as `make`."""
+    return make(site, site.build_name(router, "router"), progress, python=router.text("router_python"))
+
+
 def used(site: Site) -> list[tuple[str, str | None]]:
-    """The builds of all containers, with the Python that the small ones take from the server's build.
+    """The builds of all containers and routers, with the Python that the small ones take from the server's build.
 
     A build that is needed for several versions comes last for its own: its plain link leads to what was made last.
 
@@ -113,6 +119,11 @@ def used(site: Site) -> list[tuple[str, str | None]]:
         if weights := site.weights_build(container):
             own.setdefault(weights[0], load_build(build_file(site, weights[0])).python)
             wanted.add(weights)
+    for router in site.routers.values():
+        name, its_own = site.build_name(router, "router"), router.text("router_python")
+        if name and its_own:
+            own.setdefault(name, load_build(build_file(site, name)).python)
+            wanted.add((name, its_own))
     ordered = sorted(wanted, key=lambda pair: (pair[1] == own[pair[0]], pair))
     return [(name, None if python == own[name] else python) for name, python in ordered]
 

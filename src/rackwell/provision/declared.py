@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -49,7 +49,9 @@ def target(site: Site, name: str) -> Target:
     container = site.container(name)
     host = site.host_of(container)
     looked = _Looked(site)
-    problems = [*site.problems_of(name, host), *build_problems(site, container, looked)]
+    routers = [router.name for router in site.routers_of(name)]
+    problems = [*site.problems_of(name, host, *routers), *build_problems(site, container, looked)]
+    problems += router_problems(site, routers, looked)
     lint = linting.Lint(site)
     problems += _lint(site, container, lint, looked)
     problems = _once(problems, linting.errors(lint.findings(whole=False)))
@@ -81,6 +83,7 @@ def check(site: Site) -> Checked:
     for container in site.containers.values():
         found += build_problems(site, container, looked)
         found += _lint(site, container, lint, looked)
+    found += router_problems(site, list(site.routers), looked)
     findings = lint.findings(whole=True)
     return Checked(_once(found, linting.errors(findings)), findings, _accepted_risks(site, looked))
 
@@ -172,6 +175,19 @@ def build_problems(site: Site, container: Node, looked: _Looked | None = None) -
             # a profile that does not hold is told by the site's own checks
             with contextlib.suppress(RackwellError):
                 found += patching.flag_problems(requirements, *looked.profile(site.profile_file(container)))
+    return found
+
+
+def router_problems(site: Site, names: Sequence[str], looked: _Looked | None = None) -> list[Problem]:
+    """What is wrong with the builds of routers."""
+    looked = looked or _Looked(site)
+    found: list[Problem] = []
+    for router in (site.routers[name] for name in names):
+        if name := site.build_name(router, "router"):
+            try:
+                looked.build(name)
+            except RackwellError as error:
+                found += [_at_variable(site, router, "router", problem) for problem in error.problems]
     return found
 
 

@@ -19,8 +19,9 @@ from rackwell.site import files, shipping, validation, yamlsource
 from rackwell.site import variables as role_variables
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
-from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, Node
+from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, ROUTER_GROUP, Node
 from rackwell.site.profile import Model, Profile
+from rackwell.site.routerchecks import RouterChecks, Served
 from rackwell.site.yamlsource import Pointer
 
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
@@ -51,6 +52,7 @@ class Checker:
         self.problems = _Problems()
         self.hosts: dict[str, Node] = {}
         self.containers: dict[str, Node] = {}
+        self.routers: dict[str, Node] = {}
         self._on_host: Counter[str | None] = Counter()
         self._models: dict[Path, pydantic.BaseModel | RackwellError] = {}
         self._documents: dict[Path, yamlsource.Document | RackwellError] = {}
@@ -77,6 +79,13 @@ class Checker:
             self._profile(node)
             self._bench(node)
         self._sweeps()
+        self.routers = {
+            name: self._node(name, role_variables.ROUTER_ROLES) for name in self.inventory.groups.get(ROUTER_GROUP, [])
+        }
+        for node in self.routers.values():
+            if node.name not in self.hosts and node.name not in self.containers:
+                self._connection(node)
+        RouterChecks(self.containers, self._served, self._where, self.problems.add).check(self.routers.values())
         self._unique()
         self._gpus()
 
@@ -87,6 +96,23 @@ class Checker:
     ) -> None:
         where = self.sources.find(node, variable, self.inventory, inside)
         self.problems.add({node}, Problem(code, what, where, why, fix))
+
+    def _where(self, node: str, variable: str, inside: Pointer) -> str:
+        return self.sources.find(node, variable, self.inventory, inside)
+
+    def _served(self, name: str) -> Served | None:
+        """What a container serves; None where `_profile` tells that it does not hold."""
+        node = self.containers[name]
+        path = self._file(node, "inference_server_profile_file", "profiles", "inference_server_profile")
+        if path is not None and "inference_server_profile_file" not in node.variables:
+            path = shipping.profile_file(path)
+        document = self._document(path) if path is not None and files.is_file(path) else None
+        if document is None:
+            return None
+        try:
+            return Served(self._valid(Profile, document, "profile"), document)
+        except RackwellError:
+            return None
 
     # ---- the parts -------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class Site:
     sources: Sources
     hosts: Mapping[str, Node]
     containers: Mapping[str, Node]
+    routers: Mapping[str, Node]
     problems: tuple[tuple[frozenset[str], Problem], ...]
 
     @property
@@ -59,6 +60,15 @@ class Site:
     def host_of(self, container: Node) -> str:
         """Inventory name of the Proxmox host of `container`; empty when it is not declared well."""
         return container.text("pve_container_host") or ""
+
+    def workers_of(self, router: Node) -> list[str]:
+        """The containers behind a router: those that it names, else all."""
+        named = router.value("router_workers")
+        return [str(name) for name in named] if isinstance(named, list) and named else list(self.containers)
+
+    def routers_of(self, container: str) -> list[Node]:
+        """The routers that a container is behind."""
+        return [router for router in self.routers.values() if container in self.workers_of(router)]
 
     def problems_of(self, *names: str) -> list[Problem]:
         """The problems of the whole site and of the hosts named; all when none is named."""
@@ -140,4 +150,5 @@ def load(path: Path) -> Site:
         raise refused
     checker = Checker(path, inventory, sources)
     checker.run()
-    return Site(path, inventory, sources, checker.hosts, checker.containers, tuple(checker.problems.items_in_order()))
+    problems_found = tuple(checker.problems.items_in_order())
+    return Site(path, inventory, sources, checker.hosts, checker.containers, checker.routers, problems_found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host of a site: a Proxmox host or a container, with its typed variables."""
+"""One host of a site: a Proxmox host, a container or a router, with its typed variables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rackwell.site.inventory import Unresolved
 
 PVE_GROUP = "pve"
 CONTAINER_GROUP = "gpu_containers"
+ROUTER_GROUP = "routers"
 PLACEHOLDER = "FILL_IN"
 """What the values to fill in begin with, in the site that `rackwell init` writes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A Proxmox host or a container of the site.
+    """A Proxmox host or a container of the site, or what a machine is as a router.
 
     Attributes:
         variables: merged variables of Ansible, templates resolved where possible, role defaults not filled in.

@@ -7,6 +7,7 @@ Each role's ``meta/argument_specs.yml`` says the same; a test compares the two. 
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -211,6 +212,48 @@ class BenchClient(RoleVariables):
     bench_client_collect: str = ""
 
 
+Port = Annotated[Whole, pydantic.Field(ge=1, le=65535)]
+
+ROUTER_OWN_FLAGS = {
+    "host": "router_address",
+    "port": "router_port",
+    "prometheus-host": "",
+    "prometheus-port": "router_metrics_port",
+    "policy": "router_policy",
+    "worker-urls": "router_workers",
+    "api-key": "the profile's api-key",
+    "control-plane-api-keys": "",
+}
+"""Options of the router that have a place of their own, and where; empty: rackwell's alone."""
+
+
+class Router(RoleVariables):
+    """Role router: what spreads requests over the servers of several containers."""
+
+    router_build: Text = "router"
+    router_bundle: Text = "{{ inventory_dir }}/.rackwell/builds/{{ router_build }}"
+    router_python: Annotated[str, pydantic.Field(pattern=r"^3\.(9|[1-9][0-9])$")] = "3.11"
+    router_workers: list[Text] = []
+    router_address: Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9_.:-]+$")] = "127.0.0.1"
+    router_port: Port = 30080
+    router_metrics_port: Port = 29000
+    router_policy: Literal["cache_aware", "power_of_two", "round_robin", "random"] = "cache_aware"
+    router_flags: dict[Text, Any] = {}
+    router_drain_timeout: Positive = 300
+    router_user: UnixUser = "rackwell-router"
+
+    @pydantic.field_validator("router_flags")
+    @classmethod
+    def _flags(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            if name in ROUTER_OWN_FLAGS:
+                place = ROUTER_OWN_FLAGS[name]
+                raise ValueError(f"'{name}' is not set as a flag" + (f": set {place}" if place else ""))
+            if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+                raise ValueError(f"'{name}' must be the option's long name without dashes in front")
+        return value
+
+
 ROLES: dict[str, type[RoleVariables]] = {
     "pve_host": PveHost,
     "pve_container": PveContainer,
@@ -220,11 +263,13 @@ ROLES: dict[str, type[RoleVariables]] = {
     "model_weights": ModelWeights,
     "inference_server": InferenceServer,
     "bench_client": BenchClient,
+    "router": Router,
 }
 """Every role with variables of its own."""
 
 HOST_ROLES = ("pve_host",)
-CONTAINER_ROLES = tuple(role for role in ROLES if role not in HOST_ROLES)
+ROUTER_ROLES = ("router",)
+CONTAINER_ROLES = tuple(role for role in ROLES if role not in (*HOST_ROLES, *ROUTER_ROLES))
 
 KNOWN = {name: role for role, model in ROLES.items() for name in model.model_fields}
 """Variable -> role."""
