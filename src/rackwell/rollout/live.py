@@ -25,6 +25,7 @@ from rackwell.provision.declared import Target
 from rackwell.provision.progress import Progress
 from rackwell.rollout import gate
 from rackwell.rollout.plan import Plan
+from rackwell.rollout.routers import Routers
 from rackwell.rollout.state import Host
 from rackwell.rollout.steps import Change, Ended, Outcome, Step
 
@@ -69,6 +70,8 @@ class LiveFleet:
     ) -> None:
         self._targets, self._built, self._directory, self._progress = targets, built, run, progress
         self._owner, self._hooks = owner, hooks
+        site = next(iter(targets.values())).site
+        self._routers = Routers(site, lambda names: self._play("router_look", names, {}))
         self.known = {name: Known() for name in targets}
         self._looking = threading.Lock()
         self._plays = itertools.count(1)
@@ -191,10 +194,13 @@ class LiveFleet:
         return Built(str(manifest.get("name") or digest[:12]), digest, path, False, manifest)
 
     def _drain(self, host: Host, plan: Plan) -> Ended:
-        return self._hook("drain", host, plan)
+        ended = self._routers.drain(host.name, plan.run)
+        return ended if ended.outcome is not Outcome.OK else self._hook("drain", host, plan)
 
     def _undrain(self, host: Host, plan: Plan) -> Ended:
-        return self._hook("undrain", host, plan)
+        ended = self._routers.undrain(host.name)
+        hooked = self._hook("undrain", host, plan)
+        return ended if ended.outcome is not Outcome.OK else hooked
 
     def _hook(self, name: str, host: Host, plan: Plan) -> Ended:
         """SITE/hooks/NAME CONTAINER, on this machine: takes a host out of rotation, or back."""
@@ -358,7 +364,8 @@ class LiveFleet:
             known.serving = known.serving or str(report.payload.get("release") or "")
 
     def _play(self, name: str, hosts: list[str], extra: dict[str, Any], *, check: bool = False) -> PlayResult:
-        first = self._targets[hosts[0]]
+        # a router may be none of them
+        first = self._targets.get(hosts[0]) or next(iter(self._targets.values()))
         directory = RunDirectory(self._directory.path / f"{next(self._plays):03}-{name}")
         directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         from rackwell.ansible import runner

@@ -130,7 +130,7 @@ def problems(state: State, again: str) -> list[Problem]:
             )
             if host.stranded:
                 what = "it serves, and could not be brought back into rotation"
-                fix = f"mend hooks/undrain, then call it by hand: hooks/undrain {host.name}"
+                fix = f"rackwell provision {host.name} brings it back into its routers; hooks/undrain is called by hand"
             found.append(Problem("roll-broken", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.result is Result.LOST:
             taken = host.trouble is Outcome.REFUSED
