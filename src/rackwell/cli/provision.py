@@ -111,6 +111,8 @@ def _show(out: Console, done: Provisioned, diff: bool) -> None:
     out.print(f"API {endpoint['url']} ({where}), model {endpoint['served_name']}")
     if endpoint["tunnel"]:
         out.print(f"  from here: {endpoint['tunnel']}")
+    for router in done.routers:
+        out.print(f"router {router.name}: {router.url}, {router.changed} changed")
     if done.bench_note:
         out.print(f"bench: {done.bench_note}")
     if done.measured is not None and done.measured.result is not None:

@@ -69,4 +69,11 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
             if row.why and not row.gate.startswith("held"):
                 out.print(f"{row.container}: {row.why}\n  fix   {row.fix}")
 
-    return Outcome({"containers": [row.as_dict() for row in done.rows]}, done.problems, done.exit_code, show)
+        for router in done.routers:
+            out.print(router.line)
+
+    told = {
+        "containers": [row.as_dict() for row in done.rows],
+        "routers": [router.as_dict() for router in done.routers],
+    }
+    return Outcome(told, done.problems, done.exit_code, show)

@@ -13,7 +13,7 @@ from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.bench.store import Store
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import collection, explaining
+from rackwell.provision import collection, explaining, routerview
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
 from rackwell.site.declaration import Site
@@ -52,11 +52,12 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
-    """The rows of a site, and who did not answer."""
+    """The rows of a site, its routers, and who did not answer."""
 
     rows: list[Row]
     problems: list[Problem]
     exit_code: ExitCode
+    routers: list[routerview.RouterRow] = dataclasses.field(default_factory=list)
 
 
 def status(path: Path, name: str, progress: Progress) -> Looked:
@@ -73,7 +74,13 @@ def status(path: Path, name: str, progress: Progress) -> Looked:
     hosts = {site.host_of(node) for node in nodes} & set(site.hosts)
     run = RunDirectory.create(site.state, "status")
     progress.log = run.log
-    limit = [*(node.name for node in nodes), *sorted(hosts)]
+    # a router on a container that was not asked for would have that looked at as well
+    routers = [
+        router
+        for router in site.routers.values()
+        if (not name or name in site.workers_of(router)) and (not name or router.name not in site.containers)
+    ]
+    limit = list(dict.fromkeys([*(node.name for node in nodes), *sorted(hosts), *(one.name for one in routers)]))
     played = runner.play("status", site.path, run, limit, listener=progress.step, retries=0, connect_timeout=5)
     if played.interrupted:
         raise KeyboardInterrupt
@@ -84,7 +91,8 @@ def status(path: Path, name: str, progress: Progress) -> Looked:
     if held:
         problems += held
         code = ExitCode.HELD if code == ExitCode.DONE else code
-    return Looked([_row(site, node, played) for node in nodes], problems, code)
+    rows = [_row(site, node, played) for node in nodes]
+    return Looked(rows, problems, code, [routerview.row(router, played) for router in routers])
 
 
 def _unreachable(played: PlayResult) -> list[Problem]:

@@ -11,12 +11,13 @@ from typing import Any
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import builds, declared, explaining, gpus, measure, plays
+from rackwell.provision import builds, declared, explaining, gpus, measure, plays, routing
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.provision.lock import container_lock
 from rackwell.provision.measured import Measured
 from rackwell.provision.progress import Progress
+from rackwell.provision.routing import Routed
 from rackwell.site import declaration
 
 
@@ -32,6 +33,7 @@ class Provisioned:
     exit_code: ExitCode
     measured: Measured | None = None
     bench_note: str = ""
+    routers: list[Routed] = dataclasses.field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -87,6 +89,7 @@ class Provisioned:
             "endpoint": self.endpoint,
             "bench": self.measured.as_dict() if self.measured else None,
             "bench_note": self.bench_note,
+            "routers": [router.as_dict() for router in self.routers],
             "log": str(self.played.log),
             "seconds": round(self.played.seconds, 1),
         }
@@ -136,10 +139,22 @@ def provision(
         again = f"rackwell provision {name} -i {target.site.path}"
         facts = explaining.known(target.site, target.container, built) if played.failures else None
         outcome = Provisioned(target, built, played, check, plays.problems(played, again, facts), played.exit_code)
-        if outcome.exit_code != ExitCode.DONE or check:
-            return outcome
-        _bench(outcome, run, progress, bench)
+        if outcome.exit_code == ExitCode.DONE and not check:
+            _bench(outcome, run, progress, bench)
+        # one that was not measured well serves all the same
+        if played.exit_code == ExitCode.DONE and not played.interrupted:
+            _route(outcome, progress, diff)
         return outcome
+
+
+def _route(outcome: Provisioned, progress: Progress, diff: bool) -> None:
+    site, name = outcome.target.site, outcome.target.container.name
+    progress.safety = f"{name} is provisioned; a router in front of it is not"
+    outcome.routers = routing.set_up(site, name, progress, check=outcome.check, diff=diff)
+    for router in outcome.routers:
+        outcome.problems += router.problems
+        if outcome.exit_code == ExitCode.DONE:
+            outcome.exit_code = router.exit_code
 
 
 def _keep_figures(played: PlayResult, run: RunDirectory, target: Target, check: bool) -> None:
