@@ -77,6 +77,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         endpoint=table(url=TEXT, served_name=TEXT, inside_only={"type": "boolean"}, tunnel=TEXT),
         bench={"anyOf": [BENCH, {"type": "null"}]},
         bench_note=TEXT,
+        routers=every(table(name=TEXT, url=TEXT, changed={"type": "integer"}, ok={"type": "boolean"})),
         staging={"type": "array"},
         cache={"type": ["object", "null"]},
         log=TEXT,
@@ -107,7 +108,10 @@ RESULTS: dict[str, dict[str, Any]] = {
                 bench=TEXT,
                 roll=TEXT,
             )
-        )
+        ),
+        routers=every(
+            table(router=TEXT, url=TEXT, state=TEXT, workers={"type": "object"}, others=every(TEXT), why=TEXT)
+        ),
     ),
     "bench": BENCH,
     "report": table(report=TEXT, container=TEXT, run_id=TEXT, valid={"type": "boolean"}),
