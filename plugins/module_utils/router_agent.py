@@ -357,7 +357,7 @@ def run(place: Place) -> int:
     settings = _read(place.settings)
     key = secrets.token_hex(32)
     _write(os.path.join(place.runtime, "control.key"), key, 0o600)
-    from sglang_router.launch_router import launch_router, parse_router_args  # type: ignore[import-not-found]
+    from sglang_router.launch_router import launch_router, parse_router_args
 
     launch_router(parse_router_args(arguments(settings, key)))
     return 0
