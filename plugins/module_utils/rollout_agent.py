@@ -2,7 +2,7 @@
 """The host's own side of a roll, as a program: what a run may ask of this host, and what the host does by itself.
 
     agent ask  < {"op": ..., "run": ..., "epoch": ...}      one JSON object in, one out
-    agent work switch|return|verify RUN [WHY]               what takes long, in a unit of its own
+    agent work switch|turn|return|verify RUN [WHY]          what takes long, in a unit of its own
     agent boot                                              before the server starts
 
 A request is answered at once; what takes long goes on in ``rackwell-rollout-work.service``, whoever listens. Exit code
@@ -105,6 +105,8 @@ class Agent:
             self.locks.check(run, int(request["epoch"]))
             if op == "switch":
                 return self._switch(run, request)
+            if op == "turn":
+                return self._turn(run, str(request["side"]))
             if op == "promote":
                 return self._told(self.changes.promote(self._mine(run)))
             if op == "return":
@@ -164,6 +166,16 @@ class Agent:
                 run, int(request["epoch"]), wanted, check, int(request["confirm_s"]), request.get("fatal")
             )
         return self._work("switch", run)
+
+    def _turn(self, run: str, side: str) -> dict[str, Any]:
+        change = self._mine(run)
+        if side not in (changes.NEW, changes.BEFORE):
+            raise ValueError(f"a side is {changes.NEW} or {changes.BEFORE}, not {side!r}")
+        if change.state != changes.OPEN:
+            raise ValueError(f"the change is {change.state}: {change.why}")
+        if change.side == side and not self._working():
+            return self._told(change)
+        return self._work("turn", run, side)
 
     def _work(self, what: str, run: str, why: str = "") -> dict[str, Any]:
         """Begin long work in a unit of its own, which outlives whoever asked."""
@@ -230,13 +242,15 @@ class Agent:
     # -- long work -----------------------------------------------------------------------------------------------
 
     def work(self, what: str, run: str, why: str = "") -> changes.Change:
-        """Switch, return or verify; one at a time."""
+        """Switch, turn, return or verify; one at a time."""
         activation = self._alone(self._activation.paths.lock, WORK_PATIENCE_S)
         with self._alone(self._work_lock, WORK_PATIENCE_S), activation:
             change = self._mine(run)
             if what == "switch":
                 # a timer or a boot may have come first
                 return self.changes.switch(change) if change.state == changes.SWITCHING else change
+            if what == "turn":
+                return self.changes.turn(change, why) if change.state == changes.OPEN else change
             if what == "verify":
                 return self.changes.verify_return(change) if change.state == changes.RETURNING else change
             # marked as the one request of this moment: a promotion comes before it, or is refused after it

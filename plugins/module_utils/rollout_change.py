@@ -30,6 +30,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import M
 SWITCHING, OPEN, RETURNING = "switching", "open", "returning"
 PROMOTED, RETURNED, BROKEN = "promoted", "returned", "broken"
 UNDER_WAY = (SWITCHING, OPEN, RETURNING)
+#: what an open change serves: the release that was switched to, or for a while the one before
+NEW, BEFORE = "to", "from"
 
 #: transient timer that takes an unconfirmed change back
 TIMER = "rackwell-rollout-return"
@@ -46,6 +48,7 @@ class Change(NamedTuple):
         confirm_s: seconds from a healthy start to the return, unless it is promoted. why: of the state, for people.
         seconds: of the steps on this host, by name. fatal: rules that end the wait for a start, as the module has them.
         log: lines that tell why a start was not accepted. journal: that start's lines for its diagnosis, bounded.
+        side: what it serves while it is open: ``to``, or ``from`` while that is measured once more.
     """
 
     run: str
@@ -63,6 +66,7 @@ class Change(NamedTuple):
     fatal: list[dict[str, Any]] | None = None
     log: list[str] | None = None
     journal: list[str] | None = None
+    side: str = NEW
 
     def as_json(self) -> str:
         """For the disk."""
@@ -88,6 +92,7 @@ class Change(NamedTuple):
             "state": self.state,
             "from": self.back.release,
             "to": self.wanted.release,
+            "side": self.side,
             "why": self.why,
             "code": self.code,
             "returns_in_s": None if left is None or self.state != OPEN else round(max(left, 0.0), 1),
@@ -207,6 +212,28 @@ class Changes:
         self.record("open", run=change.run, release=change.wanted.release, invocation=healthy.invocation)
         return change
 
+    def turn(self, change: Change, side: str) -> Change:
+        """Have an open change serve the other release, to be measured in turn; it stays open, and returns as before.
+
+        Returns:
+            The change, open, or returned or broken when that start was not accepted.
+        """
+        snapshot, check = change.wanted, change.check
+        if side == BEFORE:
+            snapshot, check = change.back, change.back.check or change.check
+        try:
+            self.record("turn", run=change.run, side=side, release=snapshot.release)
+            change = self._arm(change._replace(side=side), check.ready_timeout + change.confirm_s)
+            healthy = self._activation.switch(snapshot, check)
+            change = self._arm(change, change.confirm_s)
+            self.record("turned", run=change.run, release=snapshot.release, invocation=healthy.invocation)
+        except GateError as error:
+            told = change._replace(code=error.code, log=error.lines, journal=error.journal)
+            return self.go_back(told, f"when it was measured in turn: {error.what}: {error.why}")
+        except (*_UNFORESEEN, chain.ChainError) as error:
+            return self.go_back(change._replace(code="switch-error"), f"the turn failed half-way: {error}")
+        return change
+
     def _untouched(self, change: Change, why: str) -> Change:
         """What ran before still runs. Raises OSError, ChainError: that could not be written down."""
         change = self._keep(change._replace(state=RETURNED, why=why, code="cannot-write", until=0.0))
@@ -224,6 +251,8 @@ class Changes:
             return change
         if change.state != OPEN:
             raise ValueError(f"the change is {change.state}, and can no longer be promoted: {change.why}")
+        if change.side != NEW:
+            raise ValueError("it serves what ran before, to measure that once more")
         self.record("promoted", run=change.run, release=change.wanted.release)
         # the timer last: without it a change that could not be written down as promoted would stay open for ever
         change = self._keep(change._replace(state=PROMOTED, until=0.0))

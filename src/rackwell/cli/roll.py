@@ -48,6 +48,10 @@ def roll(
     baseline: Annotated[
         str, typer.Option("--baseline", metavar="recorded|measure", help="What the new release is held against.")
     ] = "recorded",
+    interleave: Annotated[
+        int,
+        typer.Option("--interleave", min=0, max=9, help="Times that old and new are measured once more, in turn."),
+    ] = 0,
     min_effect: Annotated[
         float, typer.Option("--min-effect", min=0.001, max=0.9, help="Least loss that fails, as a share.")
     ] = 0.05,
@@ -93,6 +97,7 @@ def roll(
             reason,
             bench,
             baseline,
+            interleave,
             min_effect,
             energy,
             confirm_within,

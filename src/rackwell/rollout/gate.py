@@ -43,7 +43,7 @@ def baselines(
 
 def judge(
     baseline: Sequence[BenchResult],
-    candidate: BenchResult | None,
+    candidates: Sequence[BenchResult],
     why_none: str,
     min_effect: float,
     energy: bool = False,
@@ -51,25 +51,27 @@ def judge(
     """The verdict: pass, fail or inconclusive, and what it rests on.
 
     Args:
-        candidate: None when nothing could be measured, for the reason `why_none`.
+        candidates: of the new release; empty when nothing could be measured, for the reason `why_none`.
         min_effect: the least loss that counts, as a share. energy: joules per token are asked about, too.
     """
-    if candidate is None:
+    if not candidates:
         return Ended(Outcome.INCONCLUSIVE, why_none or "nothing was measured")
-    wrong = [reason for point in candidate.points for reason in point.reasons if reason.code in WRONG]
+    newest = candidates[-1].run_id
+    wrong = [reason for run in candidates for point in run.points for reason in point.reasons if reason.code in WRONG]
     if wrong:
-        return Ended(Outcome.FAIL, f"{wrong[0].what}: {wrong[0].why}".rstrip(": "), {"run": candidate.run_id})
+        return Ended(Outcome.FAIL, f"{wrong[0].what}: {wrong[0].why}".rstrip(": "), {"run": newest})
     if not baseline:
         return Ended(Outcome.INCONCLUSIVE, "there is no baseline of what the host served before")
     from rackwell.bench import compare_gate
 
-    judged = [compare_gate.judge(baseline, [candidate], min_effect)]
+    judged = [compare_gate.judge(baseline, candidates, min_effect)]
     if energy:
-        judged.append(compare_gate.judge(baseline, [candidate], min_effect, metric="joules_per_token"))
+        judged.append(compare_gate.judge(baseline, candidates, min_effect, metric="joules_per_token"))
     worst = min(judged, key=lambda one: ("fail", "inconclusive", "pass").index(one.verdict))
     verdict = {"pass": Outcome.OK, "fail": Outcome.FAIL}.get(worst.verdict, Outcome.INCONCLUSIVE)
     data: dict[str, Any] = {
-        "run": candidate.run_id,
+        "run": newest,
+        "runs": [run.run_id for run in candidates],
         "baseline": [run.run_id for run in baseline],
         "ratio": worst.ratio,
         "low": worst.low,

@@ -17,13 +17,12 @@ from typing import Any
 from rackwell.ansible import ssh
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
-from rackwell.bench.store import Store
-from rackwell.errors import ExitCode, RackwellError
-from rackwell.provision import builds, crediting, measure
+from rackwell.errors import RackwellError
+from rackwell.provision import builds
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.provision.progress import Progress
-from rackwell.rollout import gate
+from rackwell.rollout.benches import Benches
 from rackwell.rollout.plan import Plan
 from rackwell.rollout.routers import Routers
 from rackwell.rollout.state import Host
@@ -41,15 +40,9 @@ HOOK_S = 300.0
 
 @dataclasses.dataclass
 class Known:
-    """What is known of a host beside the roll's state.
-
-    Attributes:
-        serving: digest of the release that ran before the roll. baseline: runs that the new release is held against.
-    """
+    """What is known of a host beside the roll's state."""
 
     connection: ssh.Connection | None = None
-    serving: str = ""
-    baseline: list[Any] = dataclasses.field(default_factory=list)
 
 
 class LiveFleet:
@@ -73,6 +66,7 @@ class LiveFleet:
         site = next(iter(targets.values())).site
         self._routers = Routers(site, lambda names: self._play("router_look", names, {}))
         self.known = {name: Known() for name in targets}
+        self._benches = Benches(targets, built, progress, self._ask, self._look)
         self._looking = threading.Lock()
         self._plays = itertools.count(1)
         self._held: dict[str, tuple[str, int]] = {}
@@ -150,9 +144,13 @@ class LiveFleet:
         if seen.outcome is not Outcome.OK:
             return seen
         serving = str(seen.data.get("release") or "")
-        self.known[host.name].serving = serving
+        self._benches.serving[host.name] = serving
         if serving == plan.release and self._as_declared(host):
             return Ended(Outcome.OK, "", {"already": True})
+        # before minutes are spent on a baseline
+        routed = self._routers.look(host.name)
+        if routed.outcome is not Outcome.OK:
+            return routed
         told = self._ask(host, {"op": "check"}, timeout=180)
         if told.outcome is not Outcome.OK:
             return told
@@ -160,38 +158,13 @@ class LiveFleet:
             return Ended(Outcome.FAIL, f"what it serves now could not be returned to: {told.data['why']}")
         if "bench" in plan.skip:
             return Ended(Outcome.OK)
-        return self._baseline(host, plan)
+        return self._benches.baseline(host, plan)
 
     def _as_declared(self, host: Host) -> bool:
         """Whether a switch would change nothing: unit and environment come from the profile, not from the release."""
         played = self._play("roll_switch", [host.name], {}, check=True)
         mine = played.hosts.get(host.name)
         return not played.failures and mine is not None and not mine.changed
-
-    def _baseline(self, host: Host, plan: Plan) -> Ended:
-        known, target = self.known[host.name], self._targets[host.name]
-        sweep = plan.settings.get("bench") or None
-        if plan.settings.get("baseline", "recorded") == "recorded":
-            results = [run for _entry, run in Store(target.site.path).results(host.name)]
-            profile, wanted = crediting.profile_reference(target).digest, crediting.sweep_digest(target, sweep)
-            known.baseline = gate.baselines(results, known.serving, profile, wanted)[:5]
-            if known.baseline:
-                return Ended(Outcome.OK, data={"baseline": [run.run_id for run in known.baseline]})
-        old = self._old(target, known.serving)
-        measured = self._measure(target, {**self._built, "release": old}, sweep)
-        if measured.result is None or not any(point.valid for point in measured.result.points):
-            why = measured.problems[0].what if measured.problems else "no point counts"
-            return Ended(Outcome.FAIL, f"what it serves now could not be measured: {why}")
-        known.baseline = [measured.result]
-        return Ended(Outcome.OK, data={"baseline": [measured.result.run_id], "measured": True})
-
-    def _old(self, target: Target, digest: str) -> Built:
-        path = target.site.state / "releases" / digest
-        try:
-            manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            manifest = {}
-        return Built(str(manifest.get("name") or digest[:12]), digest, path, False, manifest)
 
     def _drain(self, host: Host, plan: Plan) -> Ended:
         ended = self._routers.drain(host.name, plan.run)
@@ -255,38 +228,7 @@ class LiveFleet:
     def _bench(self, host: Host, plan: Plan) -> Ended:
         if "bench" in plan.skip:
             return Ended(Outcome.OK, f"not asked: {plan.skip['bench']}")
-        known, target = self.known[host.name], self._targets[host.name]
-        sweep = plan.settings.get("bench") or None
-        if not known.baseline:
-            # another process made this run's preflight
-            results = [run for _entry, run in Store(target.site.path).results(host.name)]
-            looked = self._ask(host, {"op": "look", "run": plan.run})
-            known.serving = str((looked.data.get("change") or {}).get("from") or known.serving)
-            profile, wanted = crediting.profile_reference(target).digest, crediting.sweep_digest(target, sweep)
-            known.baseline = gate.baselines(results, known.serving, profile, wanted)[:5]
-        measured = self._measure(target, self._built, sweep)
-        if measured.exit_code == ExitCode.UNREACHABLE:
-            return Ended(Outcome.UNREACHABLE, measured.problems[0].what if measured.problems else "")
-        why = measured.problems[0].what if measured.problems else ""
-        verdict = gate.judge(
-            known.baseline,
-            measured.result,
-            why,
-            float(plan.settings.get("min_effect", 0.05)),
-            bool(plan.settings.get("energy")),
-        )
-        if verdict.outcome is not Outcome.INCONCLUSIVE:
-            return verdict
-        # a server that did not live through its benchmark is not left to wait for a person
-        alive = self._ask(host, {"op": "check"}, timeout=180)
-        if alive.outcome is Outcome.OK and not alive.data.get("healthy"):
-            told = f"it does not serve any more after the benchmark: {alive.data.get('why')}"
-            return Ended(Outcome.FAIL, told, verdict.data)
-        return verdict
-
-    def _measure(self, target: Target, built: dict[str, Built], sweep: str | None) -> Any:
-        directory = RunDirectory.create(target.site.state, f"rollbench-{target.container.name}")
-        return measure.measure(target, built, directory, self._progress, sweep, measure.Wishes(anew=True))
+        return self._benches.judge(host, plan)
 
     def _promote(self, host: Host, plan: Plan) -> Ended:
         return self._ask(host, {"op": "promote", "run": plan.run, "epoch": host.epoch})
@@ -322,7 +264,9 @@ class LiveFleet:
             "ours": bool(told.data.get("ours")),
             "drained": host.drained,
             "unhealthy": state in {"switching", "returning"},
-            "told": {name: change.get(name) for name in ("from", "to", "why", "code", "seconds") if change.get(name)},
+            "told": {
+                name: change.get(name) for name in ("from", "to", "side", "why", "code", "seconds") if change.get(name)
+            },
         }
         return Ended(Outcome.OK, str(change.get("why") or ""), data)
 
@@ -361,7 +305,8 @@ class LiveFleet:
                 continue
             known = self.known[report.host]
             known.connection = ssh.Connection.from_dict(report.payload["connection"])
-            known.serving = known.serving or str(report.payload.get("release") or "")
+            if not self._benches.serving.get(report.host):
+                self._benches.serving[report.host] = str(report.payload.get("release") or "")
 
     def _play(self, name: str, hosts: list[str], extra: dict[str, Any], *, check: bool = False) -> PlayResult:
         # a router may be none of them

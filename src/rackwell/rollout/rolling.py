@@ -52,6 +52,7 @@ class Wishes:
     reason: str = ""
     bench: str = ""
     baseline: str = "recorded"
+    interleave: int = 0
     min_effect: float = 0.05
     energy: bool = False
     confirm_s: int = 120
@@ -112,7 +113,9 @@ def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepa
         "confirm_s": wishes.confirm_s,
         "hold_s": wishes.hold_s,
         "bench": wishes.bench,
-        "baseline": wishes.baseline,
+        # what is measured in turn is held against what is measured now
+        "baseline": "measure" if wishes.interleave else wishes.baseline,
+        "interleave": wishes.interleave,
         "min_effect": wishes.min_effect,
         "energy": wishes.energy,
     }

@@ -36,15 +36,29 @@ class Routers:
         #: (router, host): of which this process knows that nothing was taken
         self._untouched: set[tuple[str, str]] = set()
 
+    def look(self, host: str) -> Ended:
+        """Whether all of them answer."""
+        for router in self._site.routers_of(host):
+            ended = self._look(router)
+            if ended.outcome is not Outcome.OK:
+                return ended
+        return Ended(Outcome.OK)
+
+    def _look(self, router: Node) -> Ended:
+        looked = self._ask(router, {"op": "look"}, WAY_S)
+        if isinstance(looked, str):
+            return _failed(router, looked)
+        if not looked.get("answers"):
+            return _failed(router, str(looked.get("why") or "it does not answer"))
+        return Ended(Outcome.OK)
+
     def drain(self, host: str, run: str) -> Ended:
         """Out of all of them, and idle; each is asked twice: one that does not answer has nothing taken from it."""
         for router in self._site.routers_of(host):
             self._untouched.add((router.name, host))
-            looked = self._ask(router, {"op": "look"}, WAY_S)
-            if not isinstance(looked, str) and not looked.get("answers"):
-                looked = str(looked.get("why") or "it does not answer")
-            if isinstance(looked, str):
-                return _failed(router, looked)
+            looked = self._look(router)
+            if looked.outcome is not Outcome.OK:
+                return looked
             self._untouched.discard((router.name, host))
             wait = router.value("router_drain_timeout")
             wait_s = wait if isinstance(wait, int) else 300

@@ -36,17 +36,17 @@ def test_the_newest_baseline_comes_first(baseline: BenchResult) -> None:
 
 
 def test_the_story_s_builds() -> None:
-    same = gate.judge([story.autotune()], story.autotune(), "", 0.05)
+    same = gate.judge([story.autotune()], [story.autotune()], "", 0.05)
     assert same.outcome is Outcome.OK
     # faster by far, and a load of the baseline was not measured: a person is asked
-    fewer = gate.judge([story.baseline()], story.autotune(), "", 0.05)
+    fewer = gate.judge([story.baseline()], [story.autotune()], "", 0.05)
     assert (fewer.outcome, "no valid point at 1 streams" in fewer.why) == (Outcome.INCONCLUSIVE, True)
-    slower = gate.judge([story.autotune()], story.fusion(), "", 0.05)
+    slower = gate.judge([story.autotune()], [story.fusion()], "", 0.05)
     assert (slower.outcome, slower.data["baseline"]) == (Outcome.FAIL, [story.autotune().run_id])
     assert slower.why
 
 
 def test_nothing_measured_is_no_verdict(baseline: BenchResult) -> None:
-    none = gate.judge([baseline], None, "the client starved", 0.05)
+    none = gate.judge([baseline], [], "the client starved", 0.05)
     assert (none.outcome, none.why) == (Outcome.INCONCLUSIVE, "the client starved")
-    assert gate.judge([], baseline, "", 0.05).outcome is Outcome.INCONCLUSIVE
+    assert gate.judge([], [baseline], "", 0.05).outcome is Outcome.INCONCLUSIVE

@@ -6,13 +6,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import measure
-from rackwell.rollout import rolls
+from rackwell.provision.measured import Measured
+from rackwell.rollout import gate, rolls
+from rackwell.rollout.benches import Benches
 from rackwell.rollout.chain import Chain, read
 from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
@@ -42,8 +47,8 @@ def releases(hosts: Hosts) -> list[str]:
 
 def benched(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, verdicts: dict[str, Ended]) -> None:
     """The gate's verdicts, made up."""
-    monkeypatch.setattr(LiveFleet, "_baseline", lambda *_: Ended(Outcome.OK))
-    monkeypatch.setattr(LiveFleet, "_bench", lambda _self, host, _plan: verdicts.get(host.name, Ended(Outcome.OK)))
+    monkeypatch.setattr(Benches, "baseline", lambda *_: Ended(Outcome.OK))
+    monkeypatch.setattr(Benches, "judge", lambda _self, host, _plan: verdicts.get(host.name, Ended(Outcome.OK)))
 
 
 def test_a_roll_promotes_every_host_and_leaves_no_lock(hosts: Hosts) -> None:
@@ -320,8 +325,6 @@ def test_a_process_that_is_gone_on_this_machine_is_a_proof(hosts: Hosts, monkeyp
 
 
 def test_a_benchmark_that_cannot_be_stored_is_no_verdict(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rackwell.errors import Problem, RackwellError
-
     def full(*_: object, **__: object) -> None:
         raise RackwellError(Problem("no-run-directory", "the run's directory cannot be made", "/x", "disk full"))
 
@@ -330,3 +333,77 @@ def test_a_benchmark_that_cannot_be_stored_is_no_verdict(hosts: Hosts, monkeypat
     assert envelope["exit_code"] == 1
     assert "disk full" in json.dumps(envelope["problems"])
     assert states(hosts)[0] == "none"
+
+
+class InTurn:
+    """Benchmarks of what each host serves.
+
+    Attributes:
+        seen: (container, release) of each. judged: what the gate was given, by number in `seen`.
+        during: called with the container before each.
+    """
+
+    def __init__(self, hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hosts = hosts
+        self.seen: list[tuple[str, str]] = []
+        self.judged: list[tuple[list[int], list[int]]] = []
+        self.during: Callable[[str], None] = lambda _name: None
+        monkeypatch.setattr(measure, "measure", self._measure)
+        monkeypatch.setattr(gate, "judge", self._judge)
+
+    def _measure(self, target: Any, built: dict[str, Any], *_: object) -> Measured:
+        name = target.container.name
+        self.during(name)
+        serves = self.hosts[name].release
+        assert built["release"].digest == serves, "what is measured is credited to another release"
+        self.seen.append((name, serves))
+        run: Any = SimpleNamespace(run_id=str(len(self.seen) - 1), points=[SimpleNamespace(valid=True)])
+        return Measured(run, None, True, [], ExitCode.DONE)
+
+    def _judge(self, before: list[Any], after: list[Any], *_: object) -> Ended:
+        self.judged.append(([int(one.run_id) for one in before], [int(one.run_id) for one in after]))
+        return Ended(Outcome.OK)
+
+
+@pytest.fixture
+def in_turn(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> InTurn:
+    for name in NAMES:
+        hosts[name].installed()
+    return InTurn(hosts, monkeypatch)
+
+
+def test_old_and_new_are_measured_in_turn(hosts: Hosts, in_turn: InTurn) -> None:
+    envelope = roll(hosts, "--limit", "glm5-01", "--interleave", "2")
+    assert (envelope["exit_code"], envelope["problems"]) == (0, [])
+    assert [release for _name, release in in_turn.seen] == [OLD, NEW, OLD, NEW, OLD, NEW]
+    assert in_turn.judged == [([0, 2, 4], [1, 3, 5])]
+    assert (hosts["glm5-01"].release, states(hosts)[0]) == (NEW, "promoted")
+
+
+def test_an_old_release_that_does_not_come_back_in_its_turn_is_broken(hosts: Hosts, in_turn: InTurn) -> None:
+    def damaged(name: str) -> None:
+        if len(in_turn.seen) == 1:
+            hosts[name].good = frozenset({NEW})
+
+    in_turn.during = damaged
+    envelope = roll(hosts, "--limit", "glm5-01", "--interleave", "1")
+    assert (envelope["exit_code"], hosts.rig.codes(envelope)) == (1, ["roll-broken"])
+    assert in_turn.judged == []
+
+
+def test_who_goes_on_in_a_turn_measures_the_new_release_first(hosts: Hosts, in_turn: InTurn) -> None:
+    def killed(_name: str) -> None:
+        # the old one, once more
+        if len(in_turn.seen) == 2:
+            hosts.down.add("glm5-01")
+            raise RackwellError(Problem("x", "the controller loses the host", "here"))
+
+    in_turn.during = killed
+    envelope = roll(hosts, "--limit", "glm5-01", "--interleave", "1")
+    assert envelope["exit_code"] == 6
+    assert hosts["glm5-01"].release == OLD
+    hosts.down.clear()
+    in_turn.during = lambda _name: None
+    assert hosts.rig.json("resume")["exit_code"] == 0
+    assert [release for _name, release in in_turn.seen] == [OLD, NEW, NEW, OLD, NEW]
+    assert hosts["glm5-01"].release == NEW

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from rackwell.rollout import rolls
+from rackwell.rollout.benches import Benches
 from rackwell.rollout.chain import Chain, read
-from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
 
 from .conftest import NAMES, Hosts
@@ -144,9 +144,9 @@ def test_a_roll_that_dies_is_gone_on_with_or_taken_back(
 
 
 def test_a_way_back_that_dies_is_gone_on_with(hosts: Hosts, deaths: Deaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LiveFleet, "_baseline", lambda *_: Ended(Outcome.OK))
+    monkeypatch.setattr(Benches, "baseline", lambda *_: Ended(Outcome.OK))
     verdicts = {"glm5-03": Ended(Outcome.FAIL, "-73%")}
-    monkeypatch.setattr(LiveFleet, "_bench", lambda _self, host, _plan: verdicts.get(host.name, Ended(Outcome.OK)))
+    monkeypatch.setattr(Benches, "judge", lambda _self, host, _plan: verdicts.get(host.name, Ended(Outcome.OK)))
 
     def fresh() -> None:
         for name in NAMES:

@@ -314,3 +314,61 @@ def test_a_deadline_that_cannot_be_ordered_is_a_return(
     change = agent.look(0, "run-1")["change"]
     assert (node.release, change["state"]) == (OLD, "returned")
     assert "no timers today" in change["why"]
+
+
+def turned(agent: Agent, node: Node, epoch: int, side: str) -> dict[str, Any]:
+    """Asked to serve the other release for a while, and the work done."""
+    asked = agent.ask({"op": "turn", "run": "run-1", "epoch": epoch, "side": side})
+    if node.ordered:
+        agent.work(*node.ordered.pop()[2:])
+    return asked
+
+
+def test_an_open_change_can_serve_both_releases_in_turn(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    for side, release in (("from", OLD), ("to", NEW)):
+        assert turned(agent, node, epoch, side) == {"working": True}
+        change = agent.look(0, "run-1")["change"]
+        assert (node.release, change["state"], change["side"], change["returns_in_s"]) == (release, "open", side, 60)
+        # asked twice it is done once
+        assert turned(agent, node, epoch, side)["change"]["side"] == side
+    assert agent.ask({"op": "promote", "run": "run-1", "epoch": epoch})["change"]["state"] == "promoted"
+    told, _code = answer(agent, json.dumps({"op": "turn", "run": "run-1", "epoch": epoch, "side": "from"}))
+    assert "the change is promoted" in told["error"]
+
+
+def test_what_is_only_measured_once_more_is_not_promoted(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    turned(agent, node, epoch, "from")
+    told, _code = answer(agent, json.dumps({"op": "promote", "run": "run-1", "epoch": epoch}))
+    assert (told["ok"], "serves what ran before" in told["error"], state(agent)) == (False, True, "open")
+    # the controller is gone now: what ran before stays
+    agent.work(*(node.timer or [])[2:])
+    assert (node.release, node.serves, state(agent)) == (OLD, True, "returned")
+
+
+@pytest.mark.parametrize(("side", "good", "ends"), [("from", {NEW}, "broken"), ("to", {OLD}, "returned")])
+def test_a_turn_that_does_not_serve_is_a_return(agent: Agent, node: Node, side: str, good: set[str], ends: str) -> None:
+    epoch = switched(agent, node)
+    if side == "to":
+        turned(agent, node, epoch, "from")
+    node.good = frozenset(good)
+    turned(agent, node, epoch, side)
+    change = agent.look(0, "run-1")["change"]
+    assert (node.release, change["state"], change["code"]) == (OLD, ends, "never-ready")
+    assert "measured in turn" in change["why"]
+
+
+def test_a_boot_in_a_turn_takes_the_change_back(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    agent.ask({"op": "turn", "run": "run-1", "epoch": epoch, "side": "from"})
+    node.ordered, node.moment = [], Moment("boot-2", 5.0)
+    agent.boot()
+    agent.work("verify", "run-1")
+    assert (node.release, state(agent)) == (OLD, "returned")
+
+
+def test_a_side_that_there_is_not(agent: Agent, node: Node) -> None:
+    epoch = switched(agent, node)
+    told, code = answer(agent, json.dumps({"op": "turn", "run": "run-1", "epoch": epoch, "side": "up"}))
+    assert (told["ok"], code, node.ordered) == (False, 1, [])

@@ -14,6 +14,7 @@ import pytest
 
 from rackwell.ansible import runner, ssh
 from rackwell.ansible.results import PlayResult
+from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
 
 from .conftest import NAMES, Hosts
@@ -109,6 +110,23 @@ def test_a_router_that_does_not_answer_keeps_the_host_as_it_is(hosts: Hosts, fro
     assert "glm5-01 was not switched: router front: " in envelope["problems"][0]["what"]
     assert "does not answer" in envelope["problems"][0]["what"]
     # nothing was taken from it, so nothing is brought back, and the host is not told as broken
+    assert front.log == []
+    # it was found before anything was measured
+    assert ("glm5-01", "check") not in hosts.asked
+    assert releases(hosts) == [OLD] * 3
+
+
+def test_a_router_that_falls_silent_after_the_look_drains_nobody(
+    hosts: Hosts, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def falls_silent(*_: Any) -> Ended:
+        front.answer = {"answers": False, "why": "refused"}
+        return Ended(Outcome.OK)
+
+    monkeypatch.setattr(LiveFleet, "_baseline", falls_silent)
+    envelope = roll(hosts, "--batch", "1")
+    assert (envelope["exit_code"], hosts.rig.codes(envelope)) == (1, ["roll-stopped"])
+    assert "router front: refused" in envelope["problems"][0]["what"]
     assert front.log == []
     assert releases(hosts) == [OLD] * 3
 
