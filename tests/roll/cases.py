@@ -15,7 +15,7 @@ import kills
 import watch
 from check import Wrong
 from faults import GATE, INTERRUPTED, QUICK, UNREACHABLE, Case, Fault
-from place import CONFIRM
+from place import BUILDS, CONFIRM, HARMFUL, Controller
 
 CASES: dict[str, Callable[[Case], None]] = {}
 FAILED, RETURNED, LOCKED = 1, 3, 5
@@ -427,3 +427,60 @@ def _(it: Case) -> None:
     it.report.add(
         "operators", "the holder is stopped for 125 s, and wakes", wrong, began, f"other {code}, woken {woken}"
     )
+
+
+# -- the story -------------------------------------------------------------------------------------------------------
+
+
+def _restart(it: Case) -> None:
+    for name in it.place.names:
+        it.place.ssh(name, "systemctl", "restart", "rackwell-inference.service", check=False)
+
+
+def _paced(factor: float) -> dict[str, list[float]]:
+    """The schedule of an engine that is so much slower than the best one."""
+    return {"ttft_ms": [40 * factor], "itl_ms": [10 * factor]}
+
+
+def _ratios(controller: Controller) -> list[float]:
+    journal = controller.journal()
+    records = [json.loads(line) for line in journal.read_text().splitlines()] if journal else []
+    return [
+        float((one.get("data") or {}).get("ratio") or 0)
+        for one in records
+        if (one.get("kind"), one.get("step")) == ("end", "bench")
+    ]
+
+
+@case("story")
+def _(it: Case) -> None:
+    """880, then 3740 on three hosts, then 236 on the canary alone, which returns to 3740."""
+    place, base = it.place, next(one for one in BUILDS if one != it.target)
+    began = time.monotonic()
+    # a start that crashed, long before: its lines stay in the journal of the unit
+    place.behave(base, faults={"die_while_loading": True})
+    _restart(it)
+    place.behave(base, exact=_paced(3740 / 880))
+    _restart(it)
+    watch.rest(place)
+    before = watch.slots(place)
+    first = place.begin(*it.command(*GATE, "--baseline", "measure"))
+    code = first.wait()
+    wrong = [] if code == 0 else [Wrong("I6", "controller", f"exit {code}: {first.told[-500:]}")]
+    wrong += watch.over(place, first, first.journal(), before)
+    told = [round(ratio, 2) for ratio in _ratios(first)]
+    if len(told) != len(place.names) or not all(3.9 < ratio < 4.6 for ratio in told):
+        wrong.append(Wrong("I6", "controller", f"3740 is 4.25 times 880, and not {told}"))
+    it.report.add("story", "the autotune build is promoted on every host", wrong, began, f"{told} times as fast")
+    began, before = time.monotonic(), watch.slots(place)
+    place.behave(HARMFUL, exact=_paced(3740 / 236))
+    second = place.begin("roll", HARMFUL, "--batch", "1,2", "--confirm-within", str(CONFIRM), *GATE)
+    code = second.wait()
+    wrong = [] if code == RETURNED else [Wrong("I6", "controller", f"exit {code}: {second.told[-500:]}")]
+    wrong += watch.over(place, second, second.journal(), before)
+    told = [round(ratio, 3) for ratio in _ratios(second)]
+    if len(told) != 1 or not 0.055 < told[0] < 0.075:
+        wrong.append(Wrong("I6", "controller", f"236 is 0.063 of 3740, and not {told}"))
+    if watch.slots(place) != before:
+        wrong.append(Wrong("I1", "fleet", f"it does not serve what was promoted: {watch.slots(place)}"))
+    it.report.add("story", "the fusion build returns at the canary", wrong, began, f"{told} times as fast")

@@ -32,6 +32,9 @@ RACKWELL = [sys.executable, "-c", "from rackwell.cli.main import run; run()"]
 MODEL = "/srv/models/toy"
 #: two builds that can be made to misbehave alone, while the other one, to which a host returns, is well
 BUILDS = ("ping", "pong")
+#: and one with a patch that is harmful here, whose risk is accepted
+HARMFUL = "fusion"
+RISK = {"name": "sglang/allreduce-fusion-sm120", "accept_risk": "the story: it is tried all the same"}
 TOKEN = "RACKWELL_ROLL_CASE"
 #: seconds of the profile and of the rolls
 READY, CONFIRM = 40, 60
@@ -98,7 +101,7 @@ class Place:
         plain = yaml.safe_load((self.site / "builds/lab.yml").read_text())
         original = (HERE.parent / "lab/engine/patches/lab-engine/0.5.9.patch").read_text()
         meta = yaml.safe_load((HERE.parent / "lab/engine/patches/lab-engine/patch.yml").read_text())
-        for build in BUILDS:
+        for build in (*BUILDS, HARMFUL):
             patch = self.site / f"builds/patches/lab-{build}"
             patch.mkdir(parents=True, exist_ok=True)
             (patch / "patch.yml").write_text(yaml.safe_dump({**meta, "name": patch.name}))
@@ -110,6 +113,7 @@ class Place:
             text = text.replace(head, head.replace(f"+{start},{size}", f"+{start},{int(size) + grown}"), 1)
             (patch / "0.5.9.patch").write_text(text)
             patches = [one for one in plain["patches"] if "lab-engine" not in one] + [f"./patches/lab-{build}"]
+            patches += [RISK] * (build == HARMFUL)
             (self.site / f"builds/{build}.yml").write_text(yaml.safe_dump({**plain, "patches": patches}))
         (self.site / "bench/harness.yml").write_text(SWEEP)
         (self.site / "bench/many.yml").write_text(MANY)
@@ -204,7 +208,7 @@ class Place:
     def reset(self) -> None:
         """Take every fault back that lies in the machines' surroundings."""
         self.behave(None)
-        for build in BUILDS:
+        for build in (*BUILDS, HARMFUL):
             self.behave(build)
         for container in self.names:
             self.cable(container, True)
