@@ -312,7 +312,9 @@ def load(url: str, key: str) -> int | None:
         status, text = _http("GET", url + "/v1/loads", key)
         if status == 200:
             found = json.loads(text)["loads"]
-            return sum(int(one["num_running_reqs"]) + int(one["num_waiting_reqs"]) for one in found)
+            return (
+                None if not found else sum(int(one["num_running_reqs"]) + int(one["num_waiting_reqs"]) for one in found)
+            )
         status, text = _http("GET", url + "/metrics", key)
     except OSError as error:
         # a refused connection has nobody behind it; one that timed out may have

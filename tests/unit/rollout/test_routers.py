@@ -14,7 +14,6 @@ import pytest
 
 from rackwell.ansible import runner, ssh
 from rackwell.ansible.results import PlayResult
-from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
 
 from .conftest import NAMES, Hosts
@@ -116,15 +115,13 @@ def test_a_router_that_does_not_answer_keeps_the_host_as_it_is(hosts: Hosts, fro
     assert releases(hosts) == [OLD] * 3
 
 
-def test_a_router_that_falls_silent_after_the_look_drains_nobody(
-    hosts: Hosts, front: Front, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def falls_silent(*_: Any) -> Ended:
-        front.answer = {"answers": False, "why": "refused"}
-        return Ended(Outcome.OK)
+def test_a_router_that_falls_silent_after_the_look_drains_nobody(hosts: Hosts, front: Front) -> None:
+    def falls_silent(_name: str, request: dict[str, Any]) -> None:
+        if request["op"] == "check":
+            front.answer = {"answers": False, "why": "refused"}
 
-    monkeypatch.setattr(LiveFleet, "_baseline", falls_silent)
-    envelope = roll(hosts, "--batch", "1")
+    hosts.before = falls_silent
+    envelope = roll(hosts)
     assert (envelope["exit_code"], hosts.rig.codes(envelope)) == (1, ["roll-stopped"])
     assert "router front: refused" in envelope["problems"][0]["what"]
     assert front.log == []

@@ -176,5 +176,7 @@ def test_what_a_server_has_to_do_is_asked_of_its_scheduler_first(monkeypatch: py
     ranks = [{"dp_rank": n, "num_running_reqs": n, "num_waiting_reqs": 1} for n in range(2)]
     answers["/v1/loads"] = (200, json.dumps({"loads": ranks}))
     assert agent.load("http://c:8000", "") == 3
+    answers["/v1/loads"] = (200, json.dumps({"loads": []}))
+    assert agent.load("http://c:8000", "") is None
     answers["/v1/loads"] = (200, "{}")
     assert agent.load("http://c:8000", "") is None
