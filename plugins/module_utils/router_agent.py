@@ -334,6 +334,8 @@ def arguments(settings: Mapping[str, Any], control_key: str) -> list[str]:
     flags = {
         # one that died is asked for no longer than this times three
         "health-check-interval-secs": 10,
+        # else it writes two lines a request
+        "log-level": "warn",
         **dict(settings.get("flags") or {}),
         "host": settings["address"],
         "port": settings["port"],

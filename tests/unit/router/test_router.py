@@ -180,3 +180,22 @@ def test_what_a_server_has_to_do_is_asked_of_its_scheduler_first(monkeypatch: py
     assert agent.load("http://c:8000", "") is None
     answers["/v1/loads"] = (200, "{}")
     assert agent.load("http://c:8000", "") is None
+
+
+def test_flags_of_the_declaration_win_and_no_key_is_in_the_flags() -> None:
+    settings = {"address": "::", "port": 1, "metrics_port": 2, "policy": "random", "api_key": ""}
+    flags = {
+        "log-level": "info",
+        "disable-retries": True,
+        "dp-aware": False,
+        "cors-allowed-origins": ["a", "b"],
+        "port": 9,
+    }
+    words = agent.arguments({**settings, "flags": flags}, "secret")
+    assert words[words.index("--log-level") + 1] == "info"
+    assert words[words.index("--port") + 1] == "1"
+    assert words[words.index("--disable-retries") + 1].startswith("--")
+    assert words[words.index("--cors-allowed-origins") :][:3] == ["--cors-allowed-origins", "a", "b"]
+    assert "--dp-aware" not in words
+    assert "--api-key" not in words
+    assert "--health-check-interval-secs" in words
