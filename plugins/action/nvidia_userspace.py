@@ -47,14 +47,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return looked
         local = self._loader.path_dwim(os.path.expanduser(str(given["run_file"])))
         check_sha256(local, str(given["sha256"]))
-        _check_room(os.path.getsize(local), looked["rackwell_free"])
+        check_room(os.path.getsize(local), looked["rackwell_free"])
         folder = self._connection._shell.tmpdir or self._make_tmp_path()
         remote = self._connection._shell.join_path(folder, os.path.basename(local))
         self._display.v("nvidia_userspace: sending %s, %d bytes" % (local, os.path.getsize(local)))
         self._transfer_file(local, remote)
         self._fixup_perms2((folder, remote))
         installed = self._call({**given, "run_file": remote, "remote_src": True}, variables)
-        return _told_as_declared(installed, str(remote), local)
+        return told_as_declared(installed, str(remote), local)
 
     def _call(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
         arguments = {name: value for name, value in arguments.items() if value is not None}
@@ -62,19 +62,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result
 
 
-def _check_room(size: int, room: dict[str, Any]) -> None:
-    """Refuse before anything is sent."""
+def check_room(
+    size: int,
+    room: dict[str, Any],
+    fix: str = "free space in the container, or give it a larger disk (pve_container_disk_size)",
+) -> None:
+    """Refuse before anything is sent. Raises DriverError."""
     if room["available"] < size:
         raise DriverError(
             "no-space",
-            "there is no room in the container for the driver's .run file",
+            "there is no room for the driver's .run file",
             str(room["path"]),
             "it has %d bytes, available are %d; nothing was sent" % (size, room["available"]),
-            "free space in the container, or give it a larger disk (pve_container_disk_size)",
+            fix,
         )
 
 
-def _told_as_declared(result: dict[str, Any], remote: str, local: str) -> dict[str, Any]:
+def told_as_declared(result: dict[str, Any], remote: str, local: str) -> dict[str, Any]:
     """An error about the sent copy names the file that the operator knows."""
     error = result.get("rackwell_error")
     if error:

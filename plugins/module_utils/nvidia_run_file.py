@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's ``.run`` file in a container: checked before it runs, run for the user space only, its failure told."""
+"""NVIDIA's ``.run`` file: checked before it runs, run for a container's user space or for a host, its failure told."""
 
 from __future__ import annotations
 
@@ -58,8 +58,14 @@ def check_sha256_form(sha256: str) -> None:
         )
 
 
-def check_sha256(path: str, expected: str) -> None:
-    """Raises DriverError when the file is not there or is not the declared one."""
+def check_sha256(
+    path: str, expected: str, declared: tuple[str, str] = ("nvidia_userspace_run_file", "nvidia_userspace_sha256")
+) -> None:
+    """Raises DriverError when the file is not there or is not the declared one.
+
+    Args:
+        declared: the variables that name the file and its hash.
+    """
     try:
         found = sha256_of(path)
     except OSError as error:
@@ -68,7 +74,7 @@ def check_sha256(path: str, expected: str) -> None:
             "the driver's .run file cannot be read",
             path,
             error.strerror or str(error),
-            "correct nvidia_userspace_run_file, or put the file there",
+            "correct %s, or put the file there" % declared[0],
         ) from error
     if found != expected:
         raise DriverError(
@@ -76,7 +82,7 @@ def check_sha256(path: str, expected: str) -> None:
             "the driver's .run file is not the declared one",
             path,
             "its sha256 is %s, declared is %s; it was not run" % (found, expected),
-            "download it anew, or correct nvidia_userspace_sha256 after comparing it with NVIDIA's page",
+            "download it anew, or correct %s after comparing it with NVIDIA's page" % declared[1],
         )
 
 
@@ -103,11 +109,16 @@ def check_version(path: str, version: str) -> None:
         )
 
 
-def place_to_unpack(size: int, candidates: tuple[str, ...], library_directory: str) -> str:
+def place_to_unpack(
+    size: int,
+    candidates: tuple[str, ...],
+    library_directory: str,
+    fix: str = "free space in the container, or give it a larger disk (pve_container_disk_size)",
+) -> str:
     """The first of the directories where the file can unpack and run, with room left to install.
 
     Args:
-        size: of the .run file, bytes. library_directory: where the libraries will lie.
+        size: of the .run file, bytes. library_directory: where the libraries will lie. fix: what makes room.
 
     Raises DriverError when none will do.
     """
@@ -136,21 +147,22 @@ def place_to_unpack(size: int, candidates: tuple[str, ...], library_directory: s
         told.extend(lacking)
     raise DriverError(
         "no-space",
-        "there is no room to install the driver's user space",
+        "there is no room to install the driver",
         ", ".join(candidates),
         "; ".join(told) + "; nothing was touched",
-        "free space in the container, or give it a larger disk (pve_container_disk_size)",
+        fix,
     )
 
 
-def install(path: str, directory: str, log: str = LOG) -> None:
-    """Run the installer for the user space. Raises DriverError, with the end of its log, when it fails.
+def install(path: str, directory: str, log: str = LOG, flags: tuple[str, ...] = CONTAINER_FLAGS) -> None:
+    """Run the installer. Raises DriverError, with the end of its log, when it fails.
 
     Args:
-        path: the checked .run file. directory: where it unpacks. log: what it writes.
+        path: the checked .run file. directory: where it unpacks. log: what it writes. flags: for the user space only,
+            unless others are given.
     """
     started = time.time()
-    answer = _run(["sh", path, *CONTAINER_FLAGS], {**os.environ, "TMPDIR": directory, "LC_ALL": "C"})
+    answer = _run(["sh", path, *flags], {**os.environ, "TMPDIR": directory, "LC_ALL": "C"})
     if answer.returncode == 0:
         return
     lines = _log_tail(log, started) or answer.stdout.splitlines()[-LOG_LINES:]
@@ -174,7 +186,7 @@ def _run(command: list[str], environment: dict[str, str]) -> subprocess.Complete
             **error.parts(
                 "NVIDIA's installer did not end",
                 "%s (its log: %s)" % (command[1], LOG),
-                "look at load and disk of the container and at the log, then run again; what is half there is replaced",
+                "look at load and disk of the machine and at the log, then run again; what is half there is replaced",
             )
         ) from error
     return answer

@@ -43,6 +43,9 @@ def provision(
     allow_restart: Annotated[
         bool, typer.Option("--allow-restart", help="Restart the container if a changed declaration needs it.")
     ] = False,
+    allow_reboot: Annotated[
+        bool, typer.Option("--allow-reboot", help="Reboot the Proxmox host if its driver or kernel needs it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Bring a container to its declaration, and measure it.
@@ -54,7 +57,7 @@ def provision(
     execute(
         "provision",
         as_json,
-        lambda terminal: _body(terminal, site, container, Wishes(check, diff, bench, allow_restart)),
+        lambda terminal: _body(terminal, site, container, Wishes(check, diff, bench, allow_restart, allow_reboot)),
     )
 
 
@@ -65,6 +68,7 @@ class Wishes(NamedTuple):
     diff: bool
     bench: bool | None
     allow_restart: bool
+    allow_reboot: bool
 
 
 def _body(terminal: Terminal, site: Path, name: str, wishes: Wishes) -> Outcome:

@@ -104,6 +104,7 @@ def provision(
     diff: bool = False,
     bench: bool | None = None,
     allow_restart: bool = False,
+    allow_reboot: bool = False,
 ) -> Provisioned:
     """Bring container `name` of `site` to its declaration.
 
@@ -112,6 +113,7 @@ def provision(
         bench: True always measures, False never, None when something changed or this release, profile and sweep have no
             valid result yet.
         allow_restart: consent, for this run, to a restart of the container that a changed declaration needs.
+        allow_reboot: the same to a reboot of its Proxmox host, which ends every guest there.
 
     Raises:
         RackwellError: the declaration does not hold (exit 2), another run holds the container (exit 5), or a release
@@ -131,7 +133,7 @@ def provision(
             target,
             run,
             progress,
-            extra=builds.bundles(target.container, built) | _consent(allow_restart),
+            extra=builds.bundles(target.container, built) | _consent(allow_restart, allow_reboot),
             check=check,
             diff=diff,
         )
@@ -165,8 +167,9 @@ def _keep_figures(played: PlayResult, run: RunDirectory, target: Target, check: 
             gpus.keep(found, run, target.site.state, target.container.name)
 
 
-def _consent(allow_restart: bool) -> dict[str, Any]:
-    return {"pve_container_allow_restart": True} if allow_restart else {}
+def _consent(allow_restart: bool, allow_reboot: bool) -> dict[str, Any]:
+    given = {"pve_container_allow_restart": allow_restart, "pve_host_allow_reboot": allow_reboot}
+    return {name: True for name, allowed in given.items() if allowed}
 
 
 def _bench(outcome: Provisioned, run: RunDirectory, progress: Progress, wanted: bool | None) -> None:

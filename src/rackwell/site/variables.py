@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
@@ -30,6 +30,20 @@ NotNegative = Annotated[Whole, pydantic.Field(ge=0)]
 UnixUser = Annotated[str, pydantic.Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 
 
+KernelRelease = Annotated[str, pydantic.Field(pattern=r"^([0-9][A-Za-z0-9.+~-]*)?$")]
+
+
+class DriverPair(pydantic.BaseModel):
+    """A driver that may be installed on a host, and the kernel that is pinned with it."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    version: DriverVersion
+    run_file: Text
+    sha256: Sha256
+    kernel: KernelRelease = ""
+
+
 class PveHost(RoleVariables):
     """Role pve_host: what must hold on the Proxmox host."""
 
@@ -38,6 +52,23 @@ class PveHost(RoleVariables):
     pve_host_modules: list[Text] = ["nvidia", "nvidia_uvm", "nvidia_modeset"]
     pve_host_disable_hmm: bool = True
     pve_host_nodes_unit: bool = True
+    pve_host_manage_driver: bool = False
+    pve_host_drivers: list[DriverPair] = []
+    pve_host_kernel: KernelRelease = ""
+    pve_host_allow_reboot: bool = False
+    pve_host_reboot_timeout: Positive = 1800
+
+    @pydantic.model_validator(mode="after")
+    def _declared(self) -> Self:
+        versions = [pair.version for pair in self.pve_host_drivers]
+        if len(set(versions)) != len(versions):
+            raise ValueError("pve_host_drivers names a version twice")
+        if self.pve_host_manage_driver and self.pve_host_driver_version not in versions:
+            there = ", ".join(versions) or "none"
+            raise ValueError(
+                f"pve_host_manage_driver needs {self.pve_host_driver_version} in pve_host_drivers (there: {there})"
+            )
+        return self
 
 
 def _mount_path(value: str) -> str:

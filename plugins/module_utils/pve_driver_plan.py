@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be done to bring a host to a pair of driver and kernel, from what it shows alone. Touches nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_facts import LOAD, META_HEADERS, OPTIONS, Facts
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_use import Use
+
+CONSENT = "pve_host_allow_reboot: true (or rackwell ... --allow-reboot)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """The pair. ``kernel``: empty takes the one that is pinned, else the one that runs."""
+
+    version: str
+    kernel: str = ""
+    disable_hmm: bool = True
+
+    @property
+    def files(self) -> dict[str, str]:
+        """What rackwell's files have to say: which driver may have the GPUs, how it is loaded, and that it is."""
+        first = "# Written by rackwell. Changes made here are undone by its next run."
+        lines = [
+            first,
+            "blacklist nouveau",
+            "options nouveau modeset=0",
+            "blacklist nova_core",
+        ]
+        if self.disable_hmm:
+            lines.append("options nvidia_uvm uvm_disable_hmm=1")
+        return {OPTIONS: "\n".join(lines) + "\n", LOAD: first + "\nnvidia\nnvidia_uvm\nnvidia_modeset\n"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Todo:
+    """What has to be done.
+
+    Attributes:
+        kernel: the one that is to boot. run: the ``.run`` file has to be run. build: kernels that DKMS builds for.
+        options: rackwell's files have to be written. initramfs: it has to be made anew.
+        pin: the kernel has to be pinned. packages: what has to be installed first.
+        reboot: why the host has to be rebooted; empty when it has not.
+    """
+
+    kernel: str
+    run: bool = False
+    build: tuple[str, ...] = ()
+    options: bool = False
+    initramfs: bool = False
+    pin: bool = False
+    packages: tuple[str, ...] = ()
+    reboot: tuple[str, ...] = ()
+
+    @property
+    def anything(self) -> bool:
+        """Whether the host is not as wanted."""
+        return bool(self.run or self.build or self.options or self.pin or self.packages or self.reboot)
+
+
+def plan(facts: Facts, want: Wanted) -> Todo:
+    """Compare."""
+    kernel = want.kernel or facts.pinned or facts.running
+    wrong = tuple(each.release for each in facts.kernels if each.wrong(want.version))
+    run = facts.userspace != want.version or want.version not in facts.firmware
+    # without its sources DKMS has nothing to build from
+    run = run or bool(wrong and want.version not in facts.sources)
+    options = facts.files != want.files
+    packages = list(facts.packages) if run or wrong or META_HEADERS in facts.packages else []
+    if facts.kernel(kernel) is None:
+        packages += ["proxmox-kernel-%s-signed" % kernel, "proxmox-headers-" + kernel]
+        wrong = (*wrong, kernel)
+    return Todo(
+        kernel=kernel,
+        run=run,
+        build=wrong,
+        options=options,
+        initramfs=run or bool(wrong) or options,
+        pin=facts.pinned != kernel or bool(facts.next_pin and facts.next_pin != kernel),
+        packages=tuple(dict.fromkeys(packages)),
+        reboot=_reboot(facts, want, kernel),
+    )
+
+
+def _reboot(facts: Facts, want: Wanted, kernel: str) -> tuple[str, ...]:
+    reasons = []
+    if facts.loaded and facts.loaded != want.version:
+        reasons.append("the loaded module is %s, and %s is loaded at a boot" % (facts.loaded, want.version))
+    elif facts.flavour == "proprietary":
+        reasons.append("the proprietary module is loaded, and the open one at a boot")
+    if facts.running != kernel:
+        reasons.append("kernel %s runs, and %s at a boot" % (facts.running, kernel))
+    if facts.foreign:
+        reasons.append("%s holds the GPUs until a boot" % ", ".join(facts.foreign))
+    if want.disable_hmm and facts.hmm:
+        reasons.append("nvidia_uvm was loaded with HMM on, which only a boot takes away")
+    return tuple(reasons)
+
+
+def check_consent(todo: Todo, facts: Facts, use: Use, allowed: bool, node: str) -> None:
+    """A reboot that is needed is allowed.
+
+    Raises:
+        DriverError: it is not; nothing was touched. ``nouveau-loaded``, ``module-in-use`` or ``reboot-needed``.
+    """
+    if allowed or not todo.reboot:
+        return
+    code, what = "reboot-needed", "this host has to be rebooted"
+    if use.holders and facts.loaded:
+        code, what = "module-in-use", "the driver's module is in use, and this host has to be rebooted"
+    if facts.foreign:
+        code, what = "nouveau-loaded", "another driver holds the GPUs, and this host has to be rebooted"
+    raise DriverError(
+        code,
+        what,
+        node,
+        "; ".join([*todo.reboot, "what it disturbs: " + use.told(), "nothing was changed"]),
+        "when that is acceptable: " + CONSENT,
+        reboot_required=True,
+        disturbs={"guests": list(use.guests), "holders": [dataclasses.asdict(holder) for holder in use.holders]},
+    )
+
+
+def check_packages(todo: Todo) -> None:
+    """What building needs is there.
+
+    Raises:
+        DriverError: ``kernel-headers-missing``, ``kernel-missing`` or ``packages-missing``; nothing was touched.
+    """
+    if not todo.packages:
+        return
+    headers = [name for name in todo.packages if "headers" in name]
+    kernels = [name for name in todo.packages if name.startswith("proxmox-kernel-")]
+    code, what = "packages-missing", "packages that building the module needs are not installed"
+    if headers:
+        code, what = "kernel-headers-missing", "kernel headers are not installed: DKMS would leave the kernel out"
+    if kernels:
+        code, what = "kernel-missing", "the declared kernel is not installed"
+    meta = "; without the meta package the next kernel comes without its headers" if META_HEADERS in headers else ""
+    raise DriverError(
+        code, what, "/boot, /lib/modules", ", ".join(todo.packages) + meta, "apt install " + " ".join(todo.packages)
+    )
+
+
+def findings(facts: Facts, want: Wanted) -> list[DriverError]:
+    """Everything by which the host is not the pair, or would not be after its next boot; in the order of mending."""
+    found = []
+    todo = plan(facts, want)
+    if facts.foreign:
+        why = "%s is loaded: NVIDIA's driver cannot have the GPUs" % ", ".join(facts.foreign)
+        found.append(DriverError("nouveau-loaded", "another driver holds the GPUs", "/sys/module", why, _FIX))
+    if META_HEADERS in facts.packages:
+        why = "a kernel upgrade brings a kernel without headers, and DKMS then leaves it out without a word"
+        fix = "apt install " + META_HEADERS
+        found.append(DriverError("kernel-headers-missing", "the headers' meta package is missing", fix=fix, why=why))
+    for kernel in facts.kernels:
+        why = kernel.wrong(want.version)
+        if not why:
+            continue
+        fix = _FIX if kernel.headers else "apt install proxmox-headers-%s, then %s" % (kernel.release, _FIX)
+        if not kernel.headers:
+            why += "; its headers are not installed"
+        what = "kernel %s would come up without the driver %s" % (kernel.release, want.version)
+        found.append(DriverError("kernel-without-module", what, "/lib/modules/" + kernel.release, why, fix))
+    if facts.userspace and facts.loaded and facts.userspace != facts.loaded:
+        why = "its libraries are %s, the loaded module is %s: the driver was changed on the host, and not booted" % (
+            facts.userspace,
+            facts.loaded,
+        )
+        fix = "reboot the host, and bring the containers to the same version: rackwell roll --driver " + want.version
+        found.append(
+            DriverError("driver-host-only", "the host's driver is of two versions", "/sys/module/nvidia", why, fix)
+        )
+    if facts.loaded and facts.loaded not in facts.firmware:
+        why = "/lib/firmware/nvidia/%s/gsp_ga10x.bin is not there" % facts.loaded
+        found.append(DriverError("firmware-missing", "the GPUs' firmware is missing", "/lib/firmware", why, _FIX))
+    if todo.pin:
+        why = "pinned is %s, of the pair is %s" % (facts.next_pin or facts.pinned or "none", todo.kernel)
+        fix = "proxmox-boot-tool kernel pin %s, or %s" % (todo.kernel, _FIX)
+        found.append(
+            DriverError("kernel-not-pinned", "another kernel may boot than the driver's", "/etc/kernel", why, fix)
+        )
+    if todo.options:
+        why = "it is not what rackwell writes: nouveau may come back, or HMM"
+        found.append(DriverError("module-options", "the modules' options are not set", OPTIONS, why, _FIX))
+    if facts.loaded != want.version or todo.reboot:
+        why = "; ".join(todo.reboot) or "no module is loaded"
+        found.append(DriverError("driver-not-loaded", "the pair is not what runs", "/sys/module/nvidia", why, _FIX))
+    return found
+
+
+_FIX = "rackwell provision with pve_host_manage_driver: true"
