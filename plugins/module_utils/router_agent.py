@@ -5,6 +5,7 @@ It stands alone: the role copies this file to the router's machine, where it nee
 
     router-agent run            start the router (the unit does it, with the Python of the router's release)
     router-agent keep [WAIT]    let it have the workers that are declared and not drained; wait so long for its answer
+    router-agent check FILE     whether the router takes settings; also with the Python of its release
     router-agent look           what it has, as JSON
     router-agent ask            drain, undrain or look, as JSON on standard input: docs/router.md
 
@@ -367,6 +368,14 @@ def run(place: Place) -> int:
     return 0
 
 
+def check(path: str) -> int:
+    """Hold settings against the router's own options; it tells what is wrong with them, and ends with 2."""
+    from sglang_router.launch_router import parse_router_args
+
+    parse_router_args(arguments(_read(path), "none"))
+    return 0
+
+
 def _answer(router: Router, asked: Mapping[str, Any]) -> dict[str, Any]:
     what = asked.get("op")
     if what == "look":
@@ -381,12 +390,14 @@ def _answer(router: Router, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(argv: list[str], place: Place = Place()) -> int:  # noqa: B008 - an immutable default
     """Entry point. What was asked for and not done is an ``error`` in the answer, and exit code 1."""
-    if not argv or argv[0] not in {"run", "keep", "look", "ask"}:
+    if not argv or argv[0] not in {"run", "check", "keep", "look", "ask"} or argv == ["check"]:
         sys.stderr.write((__doc__ or "") + "\n")
         return 2
     try:
         if argv[0] == "run":
             return run(place)
+        if argv[0] == "check":
+            return check(argv[1])
         if argv[0] == "keep":
             for line in Router(place).keep(float(argv[1]) if len(argv) > 1 else 0.0):
                 sys.stdout.write(line + "\n")
@@ -395,7 +406,7 @@ def main(argv: list[str], place: Place = Place()) -> int:  # noqa: B008 - an imm
         answer = _answer(Router(place), asked)
     except (RouterError, OSError, ValueError, KeyError) as error:
         told = str(error) if isinstance(error, RouterError) else "%s: %s" % (type(error).__name__, error)
-        if argv[0] in {"run", "keep"}:
+        if argv[0] in {"run", "check", "keep"}:
             sys.stderr.write(told + "\n")
         else:
             sys.stdout.write(json.dumps({"error": told}) + "\n")

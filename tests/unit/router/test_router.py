@@ -199,3 +199,19 @@ def test_flags_of_the_declaration_win_and_no_key_is_in_the_flags() -> None:
     assert "--dp-aware" not in words
     assert "--api-key" not in words
     assert "--health-check-interval-secs" in words
+
+
+def test_options_that_the_router_does_not_take_are_refused_before_it_is_touched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"address": "::", "port": 1, "metrics_port": 2, "policy": "random", "flags": {"retry-max-retries": 2}}
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings))
+    assert agent.main(["check", str(path)]) == 0
+    path.write_text(json.dumps({**settings, "flags": {"retries": 2}}))
+    with pytest.raises(SystemExit) as ended:
+        agent.main(["check", str(path)])
+    assert ended.value.code == 2
+    assert "--retries" in capfd.readouterr().err
+    assert agent.main(["check", str(tmp_path / "absent")]) == 1
+    assert agent.main(["check"]) == 2
