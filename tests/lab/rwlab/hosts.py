@@ -18,7 +18,7 @@ from rwlab import files, namespace
 from rwlab.console import say
 from rwlab.errors import LabError
 from rwlab.nodes import Node, making
-from rwlab.paths import HostPaths, Instance
+from rwlab.paths import SOURCE, HostPaths, Instance
 from rwlab.proc import last_lines, run, start_time
 from rwlab.record import Host, Record
 
@@ -289,6 +289,11 @@ def start(
 def write_hook(hook: Path, nodes: Mapping[str, Node]) -> None:
     """The program that LXC runs, also when the host reboots, to fill its /dev."""
     lines = [making(name, node, "$dev") for name, node in nodes.items()]
+    # a pinned kernel and the driver built for it show themselves; a host without a pin is left as it is
+    pinned = (
+        f'PYTHONPATH={SOURCE} python3 -B -m rwlab.booting {hook.parent} "$LXC_ROOTFS_MOUNT" >{hook}.log 2>&1 || true'
+    )
+    lines.append(f'[ ! -e "$LXC_ROOTFS_MOUNT/etc/kernel/proxmox-boot-pin" ] || {pinned}')
     files.write(hook, "#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n" + "\n".join(lines) + "\n", 0o755)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from rwlab import access, bases, files, gpus, hosts, kernel, net, real, site, standins
 from rwlab.console import say
 from rwlab.errors import LabError
-from rwlab.paths import Cache, Instance, cache_root, state_parent
+from rwlab.paths import Cache, HostPaths, Instance, cache_root, state_parent
 from rwlab.proc import run
 from rwlab.record import Host, Record, load, save
 
@@ -92,7 +92,7 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
     if stand_in:
         kernel.prepare(paths, host.name)
     extra = {**standins.pve_tools(cache), **standins.host_tools(kernel_messages=stand_in)}
-    extra |= standins.driver_tools(cache) if stand_in else {}
+    extra |= standins.driver_tools(cache) if stand_in and not _installed(paths) else {}
     tree = hosts.write_tree(paths, record, host, key=access.public_key(instance), extra=extra)
     if not hosts.running(instance, host):
         say(host.name, "starting")
@@ -107,6 +107,11 @@ def _host_up(instance: Instance, record: Record, host: Host, cache: Cache) -> No
         hosts.install(host, paths)
         host.applied = tree
     save(instance, record)
+
+
+def _installed(paths: HostPaths) -> bool:
+    """Whether the host's driver came from an installer in it (host/seed-driver), and is not the laboratory's to lay."""
+    return any((root / "var/lib/nvidia/rackwell-lab-files").exists() for root in (paths.upper, paths.rootfs))
 
 
 def _nccl(instance: Instance, given: Path | None) -> Path | None:

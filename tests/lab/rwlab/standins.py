@@ -55,9 +55,12 @@ def _pve_schema(cache: Cache) -> bytes | None:
 
 
 def host_tools(*, kernel_messages: bool) -> dict[str, tuple[bytes, int]]:
-    """Programs of a host that stand for others: nvidia-modprobe, and dmesg where the kernel's side is a stand-in."""
-    names = ["nvidia-modprobe", *(["dmesg"] if kernel_messages else [])]
-    return {f"usr/bin/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name in names}
+    """Programs of a host that stand for others: nvidia-modprobe, and more where the kernel's side is a stand-in."""
+    places = {"nvidia-modprobe": "usr/bin"}
+    if kernel_messages:
+        places |= {"dmesg": "usr/bin", "seed-driver": "usr/share/rackwell-lab"}
+        places |= dict.fromkeys(("dkms", "proxmox-boot-tool", "update-initramfs"), "usr/sbin")
+    return {f"{place}/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name, place in places.items()}
 
 
 def nccl(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
