@@ -81,6 +81,40 @@ def collected(side: str, **texts: str) -> dict[str, Any]:
     return {"schema": "rackwell.collected/1", "side": side, "sources": sources, "facts": {}}
 
 
+PCT = """\
+# pct status 201
+status: running
+# pct config 201
+arch: amd64
+cores: 64
+dev0: /dev/nvidia0,mode=0666
+dev1: /dev/nvidiactl,mode=0666
+dev2: /dev/nvidia-uvm,mode=0666
+features: nesting=1
+hostname: glm5-01
+memory: 65536
+mp0: /srv/models,mp=/srv/models,ro=1
+net0: name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,ip=192.0.2.21/24,type=veth
+onboot: 1
+ostype: debian
+rootfs: local-zfs:subvol-201-disk-0,size=200G
+swap: 0
+unprivileged: 1
+"""
+"""What a host always tells of a container that is well."""
+UNIT = """\
+LoadState=loaded
+ActiveState=failed
+SubState=failed
+Result=signal
+ExecMainCode=2
+ExecMainStatus=9
+NRestarts=3
+"""
+"""And systemd, of every engine that killed itself."""
+KILLED = "rackwell-inference.service: Main process exited, code=killed, status=9/KILL"
+
+
 @pytest.mark.parametrize(("name", "rule"), CAUSES.items())
 def test_each_death_is_explained_by_provision_verify_status_and_diagnose(rig: Rig, name: str, rule: str) -> None:
     remedies = set()
@@ -119,8 +153,13 @@ def test_each_death_is_explained_by_provision_verify_status_and_diagnose(rig: Ri
 
     rig.machines.on(
         "diagnose",
-        ("ok", "glm5-01", "", {"rackwell_result": collected("container", journal="\n".join(journal(name)))}),
-        ("ok", "glm5-01", "", {"rackwell_result": collected("host", kernel="[   1.0] all is quiet", pct="running")}),
+        (
+            "ok",
+            "glm5-01",
+            "",
+            {"rackwell_result": collected("container", unit=UNIT, journal="\n".join([*journal(name), KILLED]))},
+        ),
+        ("ok", "glm5-01", "", {"rackwell_result": collected("host", kernel="[   1.0] all is quiet", pct=PCT)}),
     )
     assert rig.run("diagnose", "--container", "glm5-01", "-i", str(rig.site.root), "--json") == 0
     first = json.loads(rig.out)["result"]["findings"][0]
