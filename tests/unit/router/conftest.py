@@ -50,7 +50,7 @@ def free_port() -> int:
         return int(made.getsockname()[1])
 
 
-def until(true: Callable[[], bool], seconds: float = 30) -> None:
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to be"
@@ -91,7 +91,7 @@ class Lab:
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         """As systemd stops it: SIGTERM, and wait; the engine ends its requests first."""
         self.engines[name].send_signal(number)
-        self.engines[name].wait(60)
+        self.engines[name].wait(180)
 
     def route(self) -> None:
         """Start the router, as its unit does."""
@@ -99,12 +99,12 @@ class Lab:
         code += f"sys.exit(agent.main(['run'], agent.Place(*{tuple(self.place)!r})))"
         log = (self.root / "router.log").open("ab")
         self.router = subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log)
-        self.side.keep(60)
+        self.side.keep(180)
 
     def unroute(self, number: int = signal.SIGTERM) -> None:
         assert self.router is not None
         self.router.send_signal(number)
-        self.router.wait(60)
+        self.router.wait(180)
 
     def ask(self, **request: Any) -> tuple[int, dict[str, Any]]:
         """A command of the router's own side, as a process on its machine."""

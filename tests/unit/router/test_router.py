@@ -24,13 +24,13 @@ def test_a_restart_of_one_after_the_other_loses_no_request(lab: Lab) -> None:
         for name in NAMES:
             time.sleep(0.5)
             answered = steady.tally.answered
-            told = lab.side.drain(name, "run-1", 30)
+            told = lab.side.drain(name, "run-1", 120)
             assert told["counted"]
             assert not lab.rotation()[name]
             lab.stop(name)
             until(lambda before=answered: steady.tally.answered > before + 10)
             lab.start(name)
-            lab.side.undrain(name, 30)
+            lab.side.undrain(name, 120)
             assert lab.rotation() == ALL
     tally = steady.end()
     assert tally.lost == []
@@ -52,7 +52,7 @@ def test_a_drain_waits_for_the_requests_that_run(lab: Lab) -> None:
     with Steady(lab.url, "toy", clients=3, tokens=120) as steady:
         time.sleep(1)
         threading.Timer(0.2, steady._over.set).start()
-        told = lab.side.drain(NAMES[1], "run-1", 30)
+        told = lab.side.drain(NAMES[1], "run-1", 120)
         assert agent.load(f"http://127.0.0.1:{lab.ports[NAMES[1]]}", "") == 0
     # 120 tokens take three seconds, of which one was over
     assert told["seconds"] > 1.9
@@ -72,23 +72,23 @@ def test_requests_that_do_not_end_in_time_keep_the_host_in_rotation(lab: Lab) ->
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_restart_of_the_router_brings_nobody_back_that_is_drained(lab: Lab, number: signal.Signals) -> None:
-    lab.side.drain(NAMES[2], "run-1", 30)
+    lab.side.drain(NAMES[2], "run-1", 120)
     lab.unroute(number)
     lab.route()
     assert lab.rotation() == {**ALL, NAMES[2]: False}
     # nor does what looks after the workers
     assert lab.side.keep(0) == []
     assert lab.side.look()["workers"][2]["drained"]["run"] == "run-1"
-    lab.side.undrain(NAMES[2], 30)
+    lab.side.undrain(NAMES[2], 120)
     assert lab.rotation() == ALL
 
 
 def test_drain_and_undrain_may_be_asked_for_twice(lab: Lab) -> None:
     for _ in range(2):
-        lab.side.drain(NAMES[0], "run-1", 30)
+        lab.side.drain(NAMES[0], "run-1", 120)
         assert not lab.rotation()[NAMES[0]]
-    assert lab.side.undrain(NAMES[0], 30)["drained"]
-    assert not lab.side.undrain(NAMES[0], 30)["drained"]
+    assert lab.side.undrain(NAMES[0], 120)["drained"]
+    assert not lab.side.undrain(NAMES[0], 120)["drained"]
     assert lab.rotation() == ALL
 
 
@@ -104,7 +104,7 @@ def test_a_router_that_does_not_answer_drains_nobody(lab: Lab) -> None:
 
 
 def test_an_undrain_that_fails_is_made_good_by_what_looks_after_the_workers(lab: Lab) -> None:
-    lab.side.drain(NAMES[0], "run-1", 30)
+    lab.side.drain(NAMES[0], "run-1", 120)
     lab.unroute()
     code, told = lab.ask(op="undrain", worker=NAMES[0], wait_s=1)
     assert code == 1
@@ -114,7 +114,7 @@ def test_an_undrain_that_fails_is_made_good_by_what_looks_after_the_workers(lab:
 
 
 def test_a_server_that_is_not_there_is_no_worker_until_it_is(lab: Lab) -> None:
-    lab.side.drain(NAMES[0], "run-1", 30)
+    lab.side.drain(NAMES[0], "run-1", 120)
     lab.stop(NAMES[0])
     code, told = lab.ask(op="undrain", worker=NAMES[0], wait_s=1)
     assert code == 1
@@ -158,8 +158,8 @@ def test_the_key_of_the_servers_is_asked_for_by_the_router(lab: Lab) -> None:
     body = {"model": "toy", "prompt": "x", "max_tokens": 1}
     assert agent._http("POST", lab.url + "/v1/completions", "", body)[0] == 401
     assert agent._http("POST", lab.url + "/v1/completions", "k", body)[0] == 200
-    lab.side.drain(NAMES[0], "run-1", 30)
-    lab.side.undrain(NAMES[0], 30)
+    lab.side.drain(NAMES[0], "run-1", 120)
+    lab.side.undrain(NAMES[0], 120)
     assert lab.rotation() == ALL
 
 
