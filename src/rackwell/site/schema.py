@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -27,3 +30,23 @@ def schema(name: str) -> dict[str, Any]:
 def of(model: type[pydantic.BaseModel], name: str) -> dict[str, Any]:
     """The JSON Schema of any model."""
     return {"$schema": DIALECT, "$id": f"rackwell.{name}/1", **model.model_json_schema()}
+
+
+class Published:
+    """The schemas of documents that others read, a file ``rackwell.<name>.json`` each."""
+
+    def __init__(self, models: Mapping[str, type[pydantic.BaseModel]]) -> None:
+        self._models = models
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """The JSON Schema of document `name`. Raises KeyError for an unknown one."""
+        return of(self._models[name], name)
+
+    def text(self, name: str) -> str:
+        """The file of that schema."""
+        return json.dumps(self.schema(name), indent=1, ensure_ascii=False) + "\n"
+
+    def write(self, directory: Path) -> None:
+        """Write every schema to `directory`. Raises OSError."""
+        for name in self._models:
+            (directory / f"rackwell.{name}.json").write_text(self.text(name), encoding="utf-8")

@@ -3,35 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from rackwell.site import schema as schemas
+from rackwell.site.schema import Published
 from rackwell.topology.baseline import Baseline
 from rackwell.topology.gate import Gate
 from rackwell.topology.model import Part
 from rackwell.topology.report import GpuReport
 
 MODELS: dict[str, type[Part]] = {"gpu": GpuReport, "gpu_baseline": Baseline, "gate": Gate}
-
-
-def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of document `name`. Raises KeyError for an unknown one."""
-    return schemas.of(MODELS[name], name)
-
-
-def text(name: str) -> str:
-    """The file of that schema."""
-    return json.dumps(schema(name), indent=1, ensure_ascii=False) + "\n"
-
-
-def main(directory: Path) -> None:
-    """Write every schema to `directory`."""
-    for name in MODELS:
-        (directory / f"rackwell.{name}.json").write_text(text(name), encoding="utf-8")
-
+PUBLISHED = Published(MODELS)
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    PUBLISHED.write(Path(sys.argv[1]))

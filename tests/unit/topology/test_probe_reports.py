@@ -42,7 +42,7 @@ MACHINES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("mode", ["quick", "full"])
 def test_it_holds_against_the_schema_and_is_shown_whole(name: str, mode: str) -> None:
     raw = Machine(sample_noise=0.005, **MACHINES[name]).check(mode=mode)
-    jsonschema.validate(raw, schemas.schema("gpu"))
+    jsonschema.validate(raw, schemas.PUBLISHED.schema("gpu"))
     report = model.parse(GpuReport, raw, name)
     assert [finding.code for finding in report.findings] == [finding["code"] for finding in raw["findings"]]
     page = html.unescape(render(report, title="glm5-01"))
@@ -70,7 +70,7 @@ def test_the_tree_is_the_machine() -> None:
 def test_both_sides_hold_a_baseline_alike(tmp_path: Path) -> None:
     path = record(tmp_path / "gpu.json", machine=lambda seed: Machine(seed=seed, sample_noise=0.01))
     baseline = model.load(Baseline, path)
-    jsonschema.validate(baseline.model_dump(by_alias=True), schemas.schema("gpu_baseline"))
+    jsonschema.validate(baseline.model_dump(by_alias=True), schemas.PUBLISHED.schema("gpu_baseline"))
     for faults, verdict in (
         ({}, "pass"),
         ({"slow": dict.fromkeys([(4, d) for d in range(8) if d != 4], 0.9)}, "degraded"),
@@ -89,5 +89,5 @@ def test_both_sides_hold_a_baseline_alike(tmp_path: Path) -> None:
 def test_a_gate_with_such_a_report() -> None:
     raw = Machine(corrupt=((0, 1), (1, 0))).check(mode="quick")
     gate = {"schema": "rackwell.gate/1", "verdict": raw["verdict"], "held": True, "code": "p2p-corrupt", "report": raw}
-    jsonschema.validate(gate, schemas.schema("gate"))
+    jsonschema.validate(gate, schemas.PUBLISHED.schema("gate"))
     assert model.parse(Gate, gate, "x").cell == "held: p2p-corrupt"
