@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rackwell.diagnose import facts, starts, unknown
-from rackwell.diagnose.patterns import Filter, compiled
+from rackwell.diagnose.patterns import Filter, compiled, together
 from rackwell.diagnose.rules import Rule
 from rackwell.diagnose.tree import Group, Leaf, Node
 
@@ -108,8 +108,7 @@ class Matcher:
             often = {index for index, times in self._vain.items() if times > 50} - self._often
             if often:
                 self._often |= often
-                parts = "|".join(f"(?:{self._begun[index]})" for index in sorted(self._often))
-                self._together = compiled(f"(?m:{parts})")
+                self._together = together(self._begun[index] for index in sorted(self._often))
 
     def anything(self, lines: bytes, known: Collection[int]) -> bool:
         """Whether `new` may find something: quick, for many lines."""

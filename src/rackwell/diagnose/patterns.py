@@ -16,6 +16,8 @@ import re2  # type: ignore[import-untyped]
 _MEMORY = 1 << 20
 _MORE = 8 << 20
 """For the few expressions that are larger."""
+_MOST = 32 << 20
+"""For many expressions in one: with less, RE2 gives its automaton up again and again, and matches slowly."""
 
 
 class PatternError(ValueError):
@@ -47,6 +49,15 @@ def compiled(pattern: str) -> Any:
         told = error.args[0] if error.args else error
         said = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
         raise PatternError(f"'{pattern}' is no RE2 expression: {said}") from error
+
+
+def together(patterns: Iterable[str]) -> Any:
+    """One expression that is found where any of `patterns` is, in several lines at once; none if it is too large."""
+    parts = "|".join(f"(?:{pattern})" for pattern in patterns)
+    try:
+        return re2.compile(f"(?m:{parts})", _options(False, _MOST))
+    except re2.error:
+        return None
 
 
 class Filter:
