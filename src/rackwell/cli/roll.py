@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def roll(
-    build: Annotated[str, typer.Argument(metavar="BUILD", help="Name of the build to roll.")],
+    build: Annotated[str, typer.Argument(metavar="BUILD", help="Name of the build to roll.", show_default=False)] = "",
     site: SiteOption = HERE,
     limit: Annotated[list[str] | None, typer.Option("--limit", metavar="CONTAINER", help="Only these.")] = None,
     canary: Annotated[list[str] | None, typer.Option("--canary", metavar="CONTAINER", help="First, by itself.")] = None,
@@ -66,6 +66,16 @@ def roll(
         list[str] | None, typer.Option("--skip-gate", metavar="bench|healthy", help="Not to be asked; needs --reason.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why a gate is skipped; is recorded.")] = "",
+    driver: Annotated[
+        str,
+        typer.Option("--driver", metavar="VERSION", help="Roll this NVIDIA driver over the Proxmox hosts instead."),
+    ] = "",
+    kernel: Annotated[
+        str, typer.Option("--kernel", metavar="RELEASE", help="With --driver: pin this kernel, not the pair's.")
+    ] = "",
+    allow_reboot: Annotated[
+        bool, typer.Option("--allow-reboot", help="Consent: each Proxmox host is rebooted, one after the other.")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Tell what would be done, and touch no machine.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -73,6 +83,8 @@ def roll(
 
     Staged everywhere before anything is switched. Each host switches by itself, and returns by itself unless it is
     promoted in time, whatever becomes of this command.
+
+    With --driver a driver and its kernel are rolled, one Proxmox host after the other with all of its containers.
     """
 
     def body(terminal: Terminal) -> Outcome:
@@ -102,7 +114,13 @@ def roll(
             energy,
             confirm_within,
             hold_for * 3600,
+            allow_reboot,
         )
+        if bool(build) == bool(driver) or (kernel and not driver) or (driver and (plan or interleave)):
+            why = "one of BUILD and --driver VERSION; --kernel with --driver only, --plan and --interleave with BUILD"
+            raise RackwellError(Problem("usage", "what is to be rolled?", "command line", why), ExitCode.INVALID)
+        if driver:
+            return _outcome(rolling.roll_driver(site, driver, kernel, wishes, terminal, _board_of(terminal)))
         if plan:
             from rackwell.rollout import planning
 

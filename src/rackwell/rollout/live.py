@@ -101,7 +101,7 @@ class LiveFleet:
         return {name: self._staged(name, plan, played) for name in names}
 
     def _staged(self, name: str, plan: Plan, played: PlayResult) -> Ended:
-        ended = _of_play(name, played)
+        ended = of_play(name, played)
         if ended.outcome is not Outcome.OK:
             return ended
         if self.known[name].connection is None:
@@ -204,7 +204,7 @@ class LiveFleet:
     def _switch(self, host: Host, plan: Plan) -> Ended:
         roll = {"run": plan.run, "epoch": host.epoch, "confirm_s": int(plan.settings.get("confirm_s", 120))}
         played = self._play("roll_switch", [host.name], {"__inference_server_roll": roll})
-        ended = _of_play(host.name, played)
+        ended = of_play(host.name, played)
         reported = played.payloads("rackwell.inference_server", host.name)
         if ended.outcome is Outcome.OK:
             change = (reported[-1].get("change") if reported else None) or {}
@@ -348,7 +348,7 @@ def answered(said: ssh.Said) -> Ended:
     return Ended(Outcome.OK, data=told)
 
 
-def _of_play(name: str, played: PlayResult) -> Ended:
+def of_play(name: str, played: PlayResult) -> Ended:
     """What a play means for one host."""
     mine = [failure for failure in played.failures if failure.host == name]
     if not mine:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rackwell import runid
 from rackwell.ansible import runner
@@ -32,6 +32,9 @@ from rackwell.rollout.run import Roll, Threads
 from rackwell.rollout.state import Result, State
 from rackwell.site import declaration
 from rackwell.site.declaration import Site
+
+if TYPE_CHECKING:
+    from rackwell.rollout.live import LiveFleet
 
 View = Callable[[Board], None]
 
@@ -57,6 +60,7 @@ class Wishes:
     energy: bool = False
     confirm_s: int = 120
     hold_s: int = 86400
+    allow_reboot: bool = False
 
 
 @dataclasses.dataclass
@@ -123,6 +127,24 @@ def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepa
     return Prepared(site, targets, built, plan)
 
 
+def roll_driver(
+    path: Path, version: str, kernel: str, wishes: Wishes, progress: Progress, view: View = _no_view
+) -> Rolled:
+    """Roll a driver, with its kernel, over the Proxmox hosts of the site's containers.
+
+    Args:
+        kernel: another kernel than the declared pair's; empty takes that one.
+
+    Raises:
+        RackwellError: as :func:`rackwell.rollout.drivers.preparing.prepare`, or another run holds a container (exit 5).
+    """
+    from rackwell.rollout.drivers import preparing
+
+    ready = preparing.prepare(declaration.load(path), version, kernel, wishes, _skips(wishes), progress)
+    with _locked(ready.site, list(ready.targets), "roll"):
+        return _carry_out(ready.site, ready.targets, ready.built, progress, ready.plan.run, ready.plan, view=view)
+
+
 def roll(path: Path, build: str, wishes: Wishes, progress: Progress, view: View = _no_view) -> Rolled:
     """Roll `build` over the containers of the site at `path`.
 
@@ -167,7 +189,7 @@ def resume(
     if record is not None and record["kind"] == "answer":
         is_held(place, state, str(record["host"]))
     plan = state.plan
-    names = list(plan.hosts)
+    names = _containers(plan)
     targets = {name: declared.target(site, name) for name in names}
     if state.aborting or (record or {}).get("abort"):
         # the way back needs nothing of this machine: no release, no benchmark client
@@ -175,9 +197,39 @@ def resume(
     else:
         first = targets[names[0]]
         built = builds.make_all(first.site, first.container, progress)
-        built["release"] = _kept(site, plan)
+        if not plan.settings.get("driver"):
+            built["release"] = _kept(site, plan)
     with _locked(site, names, "resume"):
         return _carry_out(site, targets, built, progress, place.name, None, record, view)
+
+
+def _containers(plan: Plan) -> list[str]:
+    """The containers that a roll concerns."""
+    if not plan.settings.get("driver"):
+        return list(plan.hosts)
+    from rackwell.rollout.drivers import preparing
+
+    return preparing.containers_of(plan)
+
+
+def _fleet(plan: Plan, *given: Any) -> LiveFleet:
+    """The hosts of a roll: containers, or Proxmox hosts with theirs."""
+    from rackwell.rollout.live import LiveFleet
+
+    if not plan.settings.get("driver"):
+        return LiveFleet(*given)
+    from rackwell.rollout.drivers.fleet import DriverFleet
+
+    return DriverFleet(plan.settings, *given)
+
+
+def _undeclared(site: Site, state: State, targets: Mapping[str, Target]) -> list[str]:
+    plan = state.plan
+    if plan.settings.get("driver"):
+        from rackwell.rollout.drivers import preparing
+
+        return preparing.undeclared(site, plan, promoted(state))
+    return [name for name in promoted(state) if site.build_name(targets[name].container, "release") != plan.build]
 
 
 def _kept(site: Site, plan: Plan) -> Built:
@@ -275,13 +327,14 @@ def _carry_out(
     record: dict[str, Any] | None = None,
     view: View = _no_view,
 ) -> Rolled:
-    from rackwell.rollout.live import LiveFleet, LiveWorkers
+    from rackwell.rollout.live import LiveWorkers
 
     directory = RunDirectory.create(site.state, "roll")
     progress.log = directory.log
     place = site.state / FOLDER / run
     again = f"rackwell resume {run} -i {site.path}"
-    fleet = LiveFleet(targets, built, directory, progress, who(), site.path / "hooks")
+    known = plan or load(place).plan
+    fleet = _fleet(known, targets, built, directory, progress, who(), site.path / "hooks")
     board = Board()
     going: Roll | None = None
     runner.begin_again()
@@ -311,10 +364,7 @@ def _carry_out(
                 going.ask(record)
             with _signals(going):
                 code = going.carry_out()
-            build = going.state.plan.build
-            others = [
-                name for name in promoted(going.state) if site.build_name(targets[name].container, "release") != build
-            ]
+            others = _undeclared(site, going.state, targets)
             return Rolled(going.state, code, telling.problems(going.state, again), place / JOURNAL, others)
     except OSError as error:
         # what cannot be written down is not begun

@@ -75,6 +75,9 @@ def lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def safety(state: State, again: str) -> str:
     """In what state things are, should the controller end now."""
     opened = [host.name for host in state.hosts.values() if host.open or host.running is Step.SWITCH]
+    if opened and state.plan.settings.get("driver"):
+        # a Proxmox host does not reboot itself
+        return f"{', '.join(opened)} stay as they are, out of rotation; go on with: {again}"
     if opened:
         return f"{', '.join(opened)} return by themselves unless they are promoted in time; go on with: {again}"
     return f"no host is in the middle of a change; go on with: {again}"
@@ -122,6 +125,7 @@ def as_dict(state: State) -> dict[str, Any]:
 def problems(state: State, again: str) -> list[Problem]:
     """What is wrong with a roll that is over, host by host."""
     found = []
+    driver = state.plan.settings.get("driver")
     for host in (state.hosts[name] for name in state.plan.hosts):
         if host.result is Result.BROKEN:
             what, fix = (
@@ -136,11 +140,15 @@ def problems(state: State, again: str) -> list[Problem]:
             taken = host.trouble is Outcome.REFUSED
             what = "another run has taken this host" if taken else "it does not answer"
             fix = "rackwell status" if taken else f"it returns by itself unless it was promoted; then: {again}"
+            if driver and not taken:
+                fix = f"it stays as it is, out of rotation; when it answers again: {again}"
             found.append(Problem("roll-lost", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.held:
             fix = f"{again} --promote {host.name}, or --return {host.name}"
             hours = int(state.plan.settings.get("hold_s", 86400)) / 3600
             what = f"its gate tells neither pass nor fail; it waits {hours:g} h for you, then returns by itself"
+            if driver:
+                what = "its gate tells neither pass nor fail; it waits for you, with the new driver, out of rotation"
             found.append(Problem("roll-held", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None and host.result is Result.RETURNED:
             what = "the new release was not accepted; what ran before runs again, verified"

@@ -18,7 +18,7 @@ from rackwell.errors import ExitCode, Problem
 from rackwell.rollout import following, telling
 from rackwell.rollout.board import Board
 from rackwell.rollout.decide import decide
-from rackwell.rollout.live import LiveFleet, _of_play, answered
+from rackwell.rollout.live import LiveFleet, answered, of_play
 from rackwell.rollout.plan import Plan, batches
 from rackwell.rollout.state import Host, Result, State, replay
 from rackwell.rollout.steps import Change, Ended, Outcome, Step
@@ -89,7 +89,7 @@ PROBLEM = (Problem("gate-held", "the boot gate holds the server", "h0", "P2P fai
     ],
 )
 def test_a_play_means_for_one_host(played: PlayResult, outcome: Outcome) -> None:
-    assert _of_play("h0", played).outcome is outcome
+    assert of_play("h0", played).outcome is outcome
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rolls of a driver and a kernel, one Proxmox host after the other."""

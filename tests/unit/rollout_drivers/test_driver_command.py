@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rackwell roll --driver` up to the point where it touches a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "site"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "topology"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
+
+from cli_rig import Rig, make_rig
+
+NEW = "595.71.05"
+FACTS = {"loaded": "595.58.03", "userspace": "595.58.03", "running": "6.17.4-1-pve", "pinned": "", "kept": {}}
+WAITS = ["the loaded module is 595.58.03, and 595.71.05 is loaded at a boot"]
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Rig:
+    found = make_rig(tmp_path, monkeypatch, capsys)
+    run_file = found.site.root / "new.run"
+    run_file.write_text("an installer")
+    sha256 = hashlib.sha256(b"an installer").hexdigest()
+    pair = f'{{version: "{NEW}", run_file: {run_file}, sha256: "{sha256}", kernel: 6.17.13-2-pve}}'
+    found.site.add("group_vars/pve.yml", f"pve_host_drivers:\n  - {pair}\n")
+    return found
+
+
+def looked(rig: Rig, reboot: list[str] = WAITS, **facts: Any) -> None:
+    """What the host tells."""
+    told = {
+        "schema": "rackwell.pve_driver/1",
+        "facts": {**FACTS, **facts},
+        "todo": {"run": True, "build": [], "options": False, "pin": True, "packages": [], "reboot": reboot},
+        "disturbs": "it ends container 201 (glm5-01)",
+    }
+    rig.machines.on("driver_look", ("ok", "pve1", "pve_host", {"rackwell_result": told}))
+
+
+def refused(rig: Rig, *words: str) -> tuple[int, dict[str, str]]:
+    envelope = rig.json("roll", *words)
+    problem = envelope["problems"][0]
+    assert problem["what"]
+    return envelope["exit_code"], problem
+
+
+def plays(rig: Rig) -> set[str]:
+    return {name for name, _options in rig.machines.calls}
+
+
+def test_a_driver_that_is_not_declared(rig: Rig) -> None:
+    code, problem = refused(rig, "--driver", "610.43.03", "--allow-reboot")
+    assert (code, problem["code"]) == (2, "driver-undeclared")
+    assert NEW in problem["why"]
+    assert not plays(rig)
+
+
+def test_without_consent_it_says_what_is_disturbed(rig: Rig) -> None:
+    looked(rig, kept={"595.58.03": "b" * 64})
+    code, problem = refused(rig, "--driver", NEW)
+    assert (code, problem["code"]) == (4, "reboot-needed")
+    assert "container 201 (glm5-01)" in problem["why"]
+    assert "--allow-reboot" in problem["fix"]
+    assert plays(rig) == {"driver_look"}
+
+
+def test_a_host_that_could_not_return_is_refused(rig: Rig) -> None:
+    looked(rig)
+    code, problem = refused(rig, "--driver", NEW, "--allow-reboot")
+    assert (code, problem["code"]) == (2, "driver-previous-unknown")
+    assert '"595.58.03"' in problem["fix"]
+    assert plays(rig) == {"driver_look"}
+
+
+def test_a_file_of_another_hash(rig: Rig) -> None:
+    (rig.site.root / "new.run").write_text("another one")
+    code, problem = refused(rig, "--driver", NEW, "--allow-reboot")
+    assert (code, problem["code"]) == (2, "run-file-checksum")
+    assert not plays(rig)
+
+
+def test_a_container_that_does_not_come_back_by_itself(rig: Rig) -> None:
+    rig.site.add("host_vars/glm5-01.yml", "pve_container_onboot: false\n")
+    code, problem = refused(rig, "--driver", NEW, "--allow-reboot")
+    assert (code, problem["code"]) == (2, "container-not-at-boot")
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("next", "--driver", NEW), ("next", "--kernel", "k"), ("--driver", NEW, "--plan")]
+)
+def test_what_is_to_be_rolled(rig: Rig, words: tuple[str, ...]) -> None:
+    code, problem = refused(rig, *words)
+    assert (code, problem["code"]) == (2, "usage")
