@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "site"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "topology"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from cli_rig import Rig, make_rig
+from driverworld import Box, Container, World
+
+from rackwell.rollout.drivers.fleet import DriverFleet
+from rackwell.rollout.steps import Ended, Outcome
 
 NEW = "595.71.05"
 FACTS = {"loaded": "595.58.03", "userspace": "595.58.03", "running": "6.17.4-1-pve", "pinned": "", "kept": {}}
@@ -97,3 +103,52 @@ def test_a_container_that_does_not_come_back_by_itself(rig: Rig) -> None:
 def test_what_is_to_be_rolled(rig: Rig, words: tuple[str, ...]) -> None:
     code, problem = refused(rig, *words)
     assert (code, problem["code"]) == (2, "usage")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The one host of the site, in the place of Ansible and ssh."""
+    had = FACTS["loaded"]
+    box = Box("pve1", [Container("glm5-01", version=had)], disk=had, loaded=had)
+    found = World([box], random.Random(1))
+
+    def drained(value: bool) -> Any:
+        def step(_self: DriverFleet, host: Any, _plan: Any) -> Ended:
+            found.containers[host.name].drained = value
+            return Ended(Outcome.OK)
+
+        return step
+
+    monkeypatch.setattr(DriverFleet, "_play", lambda _self, name, hosts, extra, **_: found.play(name, hosts, extra))
+    monkeypatch.setattr(DriverFleet, "_ask", lambda _self, host, request, timeout=0: found.ask(host.name, request))
+    monkeypatch.setattr(DriverFleet, "_preflight", lambda *_: Ended(Outcome.OK))
+    monkeypatch.setattr(DriverFleet, "_drain", drained(True))
+    monkeypatch.setattr(DriverFleet, "_undrain", drained(False))
+    return found
+
+
+SKIPPED = ("--allow-reboot", "--skip-gate", "bench", "--reason", "a test")
+
+
+def test_a_roll_to_its_end_and_back(rig: Rig, world: World) -> None:
+    looked(rig, kept={"595.58.03": "b" * 64})
+    envelope = rig.json("roll", "--driver", NEW, *SKIPPED)
+    assert (envelope["problems"], envelope["exit_code"]) == ([], 0)
+    assert [(host["name"], host["result"]) for host in envelope["result"]["hosts"]] == [("pve1", "promoted")]
+    # the site declares the driver of before still
+    assert envelope["result"]["undeclared"] == ["pve1"]
+    assert world.boxes["pve1"].at(NEW)
+    assert world.containers["glm5-01"].lock is None
+    back = rig.json("rollback")
+    assert (back["problems"], back["exit_code"]) == ([], 0)
+    assert world.boxes["pve1"].at("595.58.03")
+    assert not world.containers["glm5-01"].drained
+
+
+def test_a_driver_that_does_not_install_is_told_with_what_became_of_the_host(rig: Rig, world: World) -> None:
+    looked(rig, kept={"595.58.03": "b" * 64})
+    world.boxes["pve1"].stuck = frozenset({NEW})
+    envelope = rig.json("roll", "--driver", NEW, *SKIPPED)
+    assert envelope["exit_code"] == 3
+    assert [problem["code"] for problem in envelope["problems"]] == ["roll-returned"]
+    assert world.boxes["pve1"].at("595.58.03")
