@@ -19,7 +19,7 @@ BEFORE, AFTER = "590.48.01", "595.58.03"
 
 @dataclasses.dataclass
 class Container:
-    """One container. ``broken``: versions with which its server does not serve."""
+    """One container. ``broken``: versions with which its server does not serve. ``dies``: right after its benchmark."""
 
     name: str
     version: str = BEFORE
@@ -29,6 +29,7 @@ class Container:
     lock: tuple[str, int] | None = None
     epoch: int = 0
     bench: Outcome = Outcome.OK
+    dies: bool = False
 
 
 @dataclasses.dataclass
@@ -175,6 +176,7 @@ class Benches:
     def judge(self, host: Host, _plan: Plan) -> Ended:
         one = self._world.containers[host.name]
         assert one.serves, "what does not serve is measured"
+        one.serves = not one.dies
         return Ended(one.bench)
 
 

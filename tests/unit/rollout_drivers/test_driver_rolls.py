@@ -108,6 +108,7 @@ versions = st.sampled_from([frozenset[str]()] * 8 + [frozenset({AFTER}), frozens
 containers_of = st.builds(
     dict,
     broken=st.sampled_from([frozenset()] * 6 + [frozenset({AFTER})]),
+    dies=st.sampled_from([False] * 7 + [True]),
     bench=st.sampled_from([Outcome.OK] * 8 + [Outcome.FAIL, Outcome.INCONCLUSIVE]),
 )
 boxes_of = st.builds(
@@ -171,6 +172,7 @@ def test_killed_at_every_record_and_gone_on_with(at: int) -> None:
         ({"stuck": frozenset({AFTER}), "refuses": frozenset({BEFORE})}, Result.BROKEN, ExitCode.FAILED),
         ({"containers": [{}, {"broken": frozenset({AFTER})}]}, Result.RETURNED, ExitCode.ROLLED_BACK),
         ({"containers": [{}, {"bench": Outcome.FAIL}]}, Result.RETURNED, ExitCode.ROLLED_BACK),
+        ({"containers": [{}, {"dies": True}]}, Result.RETURNED, ExitCode.ROLLED_BACK),
     ],
 )
 def test_a_host_that_fails_goes_back_and_the_roll_stops(fault: dict[str, Any], result: Result, code: ExitCode) -> None:

@@ -147,14 +147,23 @@ class DriverFleet(LiveFleet):
     def host_return(self, host: Host, plan: Plan) -> Ended:
         """Move back to the pair of before, verified."""
         fenced = self._fenced(host, plan)
-        return fenced if fenced is not None else self._move(host, self._before[host.name])
+        if fenced is not None:
+            return fenced
+        if host.drained:
+            return self._move(host, self._before[host.name])
+        # whatever led here: no container is moved while it gets requests
+        parted = self.host_drain(host, plan)
+        if parted.outcome is not Outcome.OK:
+            return parted
+        moved = self._move(host, self._before[host.name])
+        return moved if moved.outcome is not Outcome.OK else self.host_undrain(host, plan)
 
     def host_look(self, host: Host, plan: Plan) -> Ended:
         """Wait for a host that boots, and see which pair it has."""
-        after = self._waited(host.name, self._after[host.name])
+        after = self._waited(host.name, self._after[host.name], serving=True, whole=True)
         if isinstance(after, Ended):
             return after
-        before = self.seen(host.name, self._before[host.name])
+        before = self.seen(host.name, self._before[host.name], whole=True)
         if isinstance(before, Ended):
             return before
         self._reach(host.name)
@@ -162,7 +171,7 @@ class DriverFleet(LiveFleet):
         for name in self._of[host.name]:
             told = self._ask(Host(name), {"op": "look", "run": plan.run})
             ours = ours or bool(told.data.get("ours"))
-        change, unhealthy = Change.OPEN, not after.there
+        change, unhealthy = Change.OPEN, not after.done
         if before.there and not after.there:
             change = Change.RETURNED if host.switched or host.reverting else Change.NONE
             unhealthy = False
@@ -194,20 +203,21 @@ class DriverFleet(LiveFleet):
             return of_play(name, self._play("driver_host", [name], extra))
         return self._all_of(name, self._play("driver_containers", self._of[name], extra), only=self._of[name])
 
-    def _waited(self, name: str, pair: Pair, *, serving: bool = False) -> Seen | Ended:
+    def _waited(self, name: str, pair: Pair, *, serving: bool = False, whole: bool = False) -> Seen | Ended:
         """See, and wait for a host that boots."""
         end = time.monotonic() + BOOT_WAIT_S
         while True:
-            seen = self.seen(name, pair, serving=serving)
+            seen = self.seen(name, pair, serving=serving, whole=whole)
             if isinstance(seen, Seen) or seen.outcome is not Outcome.UNREACHABLE or time.monotonic() > end:
                 return seen
             time.sleep(BOOT_PAUSE_S)
 
-    def seen(self, name: str, pair: Pair, *, serving: bool = False) -> Seen | Ended:
+    def seen(self, name: str, pair: Pair, *, serving: bool = False, whole: bool = False) -> Seen | Ended:
         """Host and containers, held against a pair; an ``Ended`` when the host itself cannot be seen.
 
         Args:
-            serving: the servers are asked, too; otherwise they are taken as serving.
+            serving: the servers are asked, too; otherwise they are taken as serving. whole: a container that cannot be
+                seen is no container with other libraries; nothing is said then.
         """
         containers = self._of[name]
         played = self._play("driver_look", [name, *containers], pair.extra(allow_reboot=self._consent))
@@ -215,6 +225,11 @@ class DriverFleet(LiveFleet):
         if not told:
             ended = of_play(name, played)
             return ended if ended.outcome is not Outcome.OK else Ended(Outcome.UNREACHABLE, "the host told nothing")
+        silent = {failure.host for failure in played.failures if failure.unreachable} | {
+            each for each in containers if each not in played.hosts
+        }
+        if whole and silent:
+            return Ended(Outcome.UNREACHABLE, f"{', '.join(sorted(silent))}: no answer")
         todo = told[-1]["todo"]
         on_disk = not any(todo[part] for part in ("run", "build", "options", "pin", "packages"))
         right = {each: any(not one["needed"] for one in played.payloads(USERSPACE, each)) for each in containers}
