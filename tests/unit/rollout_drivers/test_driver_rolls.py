@@ -96,7 +96,9 @@ def holds(code: ExitCode, state: State, world: World) -> None:
             assert all(not one.drained for one in box.containers)
         if host.result not in (Result.LOST, Result.BROKEN) and not host.held:
             assert all(one.lock is None for one in box.containers), "a lock was left"
-        assert begun or host.result is not Result.PROMOTED, "a host was moved after another had failed"
+        # whoever goes on with a roll that lost hosts tries them, and those after them, again
+        lossy = any(each.flaky for each in world.boxes.values())
+        assert lossy or begun or host.result is not Result.PROMOTED, "a host was moved after another had failed"
         begun = begun and host.result in (Result.PROMOTED, Result.PRESENT)
     if code is ExitCode.DONE:
         assert all(box.at(AFTER) for box in world.boxes.values())

@@ -110,7 +110,7 @@ class DriverFleet(LiveFleet):
 
     def host_undrain(self, host: Host, plan: Plan) -> Ended:
         """All containers."""
-        return self._each(host, lambda one: self._undrain(one, plan))
+        return self._each(host, lambda one: self._undrain(one, plan), all_of_them=True)
 
     def host_switch(self, host: Host, plan: Plan) -> Ended:
         """Move; and when that fails, move back, verified."""
@@ -149,14 +149,13 @@ class DriverFleet(LiveFleet):
         fenced = self._fenced(host, plan)
         if fenced is not None:
             return fenced
-        if host.drained:
-            return self._move(host, self._before[host.name])
         # whatever led here: no container is moved while it gets requests
         parted = self.host_drain(host, plan)
         if parted.outcome is not Outcome.OK:
             return parted
         moved = self._move(host, self._before[host.name])
-        return moved if moved.outcome is not Outcome.OK else self.host_undrain(host, plan)
+        # one that the roll has drained is brought back by its own step
+        return moved if moved.outcome is not Outcome.OK or host.drained else self.host_undrain(host, plan)
 
     def host_look(self, host: Host, plan: Plan) -> Ended:
         """Wait for a host that boots, and see which pair it has."""
