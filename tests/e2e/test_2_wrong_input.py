@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Serving, inside, interrupt_at, rackwell
+from .conftest import Serving, inside, interrupt_at, more, rackwell
 
 Edit = Callable[..., Path]
 HOST_VARS = "host_vars/glm5-02.yml"
@@ -197,7 +197,15 @@ class TestEngine:
 class TestInterrupt:
     """Ctrl-C: exit 130, the server goes on, and the next run converges."""
 
-    @pytest.mark.parametrize("marker", ["pve_host", "nvidia_userspace", "release", "inference_server"])
+    @pytest.mark.parametrize(
+        "marker",
+        [
+            pytest.param("pve_host", marks=more),
+            pytest.param("nvidia_userspace", marks=more),
+            "release",
+            "inference_server",
+        ],
+    )
     def test_at_a_step_of_a_run(self, site: Path, container: str, marker: str, serving: Callable[[], Serving]) -> None:
         before = serving()
         code, told = interrupt_at(marker, "provision", container, "-i", site)

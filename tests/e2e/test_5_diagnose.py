@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import inside, lab, rackwell
+from .conftest import inside, lab, more, rackwell
 
 SERVER = "rackwell-inference.service"
 DROP_IN = f"/run/systemd/system/{SERVER}.d/60-diagnose-test.conf"
@@ -59,7 +59,7 @@ def printed(*arguments: str | Path) -> str:
     ("death", "rule", "cure"),
     [
         ("nccl-interface", "nccl-ifname-missing", "NCCL_SOCKET_IFNAME"),
-        ("model-missing", "model-path-missing", "path"),
+        pytest.param("model-missing", "model-path-missing", "path", marks=more),
     ],
 )
 def test_status_says_why_a_server_failed(
@@ -75,9 +75,9 @@ def test_status_says_why_a_server_failed(
 @pytest.mark.parametrize(
     ("death", "rule", "cure"),
     [
-        ("no-architecture", "sglang-allreduce-fusion-arch", "fusion"),
+        pytest.param("no-architecture", "sglang-allreduce-fusion-arch", "fusion", marks=more),
         ("parser", "sglang-think-token", "parser"),
-        ("page-table", "sglang-page-table-flattened", "bf16"),
+        pytest.param("page-table", "sglang-page-table-flattened", "bf16", marks=more),
     ],
 )
 def test_diagnose_reads_this_start_from_the_machine(
