@@ -89,7 +89,7 @@ def roll(
 
     def body(terminal: Terminal) -> Outcome:
         from rackwell.errors import ExitCode, Problem, RackwellError
-        from rackwell.rollout import rolling
+        from rackwell.rollout import preparing, rolling
 
         for option, value, known in (
             ("--on-failure", on_failure, ("return", "keep")),
@@ -100,7 +100,7 @@ def roll(
                     Problem("usage", f"{option} is {' or '.join(known)}", "command line", f"it is {value!r}"),
                     ExitCode.INVALID,
                 )
-        wishes = rolling.Wishes(
+        wishes = preparing.Wishes(
             tuple(limit or ()),
             tuple(canary or ()),
             batch,

@@ -16,7 +16,7 @@ from rackwell.provision import builds, crediting
 from rackwell.provision.progress import Progress
 from rackwell.rollout import gate
 from rackwell.rollout.plan import Plan
-from rackwell.rollout.rolling import Prepared, Wishes, prepare
+from rackwell.rollout.preparing import Prepared, Wishes, prepare
 
 SCHEMA = "rackwell.rollout_host"
 
@@ -71,7 +71,7 @@ def preview(path: Path, build: str, wishes: Wishes, progress: Progress) -> Previ
     """Make the release on this machine, ask the hosts what they serve, and tell what would be done.
 
     Raises:
-        RackwellError: as :func:`rackwell.rollout.rolling.prepare`. A host that does not answer is in the result.
+        RackwellError: as :func:`rackwell.rollout.preparing.prepare`. A host that does not answer is in the result.
     """
     ready = prepare(path, build, wishes, progress)
     directory = RunDirectory.create(ready.site.state, "rollplan")

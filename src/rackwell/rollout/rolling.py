@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rackwell import runid
 from rackwell.ansible import runner
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
@@ -26,7 +25,8 @@ from rackwell.provision.progress import Progress
 from rackwell.rollout import telling
 from rackwell.rollout.board import Board
 from rackwell.rollout.chain import Chain, ChainError
-from rackwell.rollout.plan import OnFailure, Plan, batches
+from rackwell.rollout.plan import Plan
+from rackwell.rollout.preparing import Wishes, prepare, skips
 from rackwell.rollout.rolls import FOLDER, JOURNAL, broken, can_be_taken_back, can_go_on, find, is_held, load, promoted
 from rackwell.rollout.run import Roll, Threads
 from rackwell.rollout.state import Result, State
@@ -41,26 +41,6 @@ View = Callable[[Board], None]
 
 def _no_view(_board: Board) -> None:
     """Nobody looks."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Wishes:
-    """How to roll. The fields are the options of ``rackwell roll``."""
-
-    limit: tuple[str, ...] = ()
-    canary: tuple[str, ...] = ()
-    batch: str = "1,30%"
-    on_failure: OnFailure = "return"
-    skip: tuple[str, ...] = ()
-    reason: str = ""
-    bench: str = ""
-    baseline: str = "recorded"
-    interleave: int = 0
-    min_effect: float = 0.05
-    energy: bool = False
-    confirm_s: int = 120
-    hold_s: int = 86400
-    allow_reboot: bool = False
 
 
 @dataclasses.dataclass
@@ -82,51 +62,6 @@ class Rolled:
         return {**telling.as_dict(self.state), "journal": str(self.journal), "undeclared": self.undeclared}
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """What a roll would be: everything that can be known of it on this machine."""
-
-    site: Site
-    targets: dict[str, Target]
-    built: dict[str, Built]
-    plan: Plan
-
-
-def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepared:
-    """Check what is asked for, and make the release. Touches no machine.
-
-    Raises:
-        RackwellError: the declaration or an option does not hold (exit 2), or the release could not be made (exit 1).
-    """
-    progress.safety = "no machine was touched"
-    site = declaration.load(path)
-    names = _names(site, wishes.limit)
-    skip = _skips(wishes)
-    cut = batches(names, wishes.batch, wishes.canary)
-    targets = {name: declared.target(site, name) for name in names}
-    _one_python(targets, site, build)
-    if "bench" not in skip:
-        for target in targets.values():
-            # a sweep that is not there must be found out now, and not on the canary
-            site.bench(target.container, wishes.bench or None)
-    first = targets[names[0]]
-    built = builds.make_all(first.site, first.container, progress)
-    built["release"] = builds.make(site, build, progress)
-    run, _ = runid.new()
-    settings = {
-        "confirm_s": wishes.confirm_s,
-        "hold_s": wishes.hold_s,
-        "bench": wishes.bench,
-        # what is measured in turn is held against what is measured now
-        "baseline": "measure" if wishes.interleave else wishes.baseline,
-        "interleave": wishes.interleave,
-        "min_effect": wishes.min_effect,
-        "energy": wishes.energy,
-    }
-    plan = Plan(run, build, built["release"].digest, cut, wishes.on_failure, skip, settings)
-    return Prepared(site, targets, built, plan)
-
-
 def roll_driver(
     path: Path, version: str, kernel: str, wishes: Wishes, progress: Progress, view: View = _no_view
 ) -> Rolled:
@@ -140,7 +75,7 @@ def roll_driver(
     """
     from rackwell.rollout.drivers import preparing
 
-    ready = preparing.prepare(declaration.load(path), version, kernel, wishes, _skips(wishes), progress)
+    ready = preparing.prepare(declaration.load(path), version, kernel, wishes, skips(wishes), progress)
     with _locked(ready.site, list(ready.targets), "roll"):
         return _carry_out(ready.site, ready.targets, ready.built, progress, ready.plan.run, ready.plan, view=view)
 
@@ -244,60 +179,6 @@ def _kept(site: Site, plan: Plan) -> Built:
         fix = f"rackwell abort {plan.run}, or bring the release back"
         raise RackwellError(Problem("release-missing", what, str(path), str(error), fix)) from error
     return Built(plan.build, plan.release, path, False, manifest)
-
-
-def _names(site: Site, limit: Sequence[str]) -> list[str]:
-    for name in limit:
-        site.container(name)
-    names = [name for name in site.containers if not limit or name in limit]
-    if not names:
-        raise RackwellError(
-            Problem("no-containers", "this site has no containers to roll over", str(site.path)), ExitCode.INVALID
-        )
-    return names
-
-
-def _skips(wishes: Wishes) -> dict[str, str]:
-    known = ("bench", "healthy")
-    for gate in wishes.skip:
-        if gate not in known:
-            raise RackwellError(
-                Problem(
-                    "unknown-gate",
-                    f"{gate!r} is no gate that can be skipped",
-                    "--skip-gate",
-                    f"there is: {', '.join(known)}",
-                ),
-                ExitCode.INVALID,
-            )
-    if wishes.skip and not wishes.reason.strip():
-        raise RackwellError(
-            Problem(
-                "no-reason", "a gate is skipped for a reason, which is recorded", "--reason", "", "add --reason TEXT"
-            ),
-            ExitCode.INVALID,
-        )
-    return dict.fromkeys(wishes.skip, wishes.reason)
-
-
-def _one_python(targets: Mapping[str, Target], site: Site, build: str) -> None:
-    """The small releases take their Python from the server's build: one set of them is staged for all."""
-    from rackwell.build import load_build
-
-    wanted = load_build(declared.build_file(site, build)).python
-    for name, target in targets.items():
-        has = load_build(declared.build_file(site, site.build_name(target.container, "release"))).python
-        if has != wanted:
-            raise RackwellError(
-                Problem(
-                    "python-differs",
-                    f"build {build} is for Python {wanted}, and {name} was provisioned with {has}",
-                    str(declared.build_file(site, build)),
-                    "the probe and the benchmark client are of the same Python",
-                    f"declare the build and run rackwell provision {name}",
-                ),
-                ExitCode.INVALID,
-            )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rackwell import runid
 from rackwell.ansible import runner
@@ -18,10 +18,8 @@ from rackwell.rollout.drivers import pair as pairs
 from rackwell.rollout.drivers.fleet import DRIVER
 from rackwell.rollout.drivers.pair import Pair
 from rackwell.rollout.plan import Plan, batches
+from rackwell.rollout.preparing import Prepared, Wishes
 from rackwell.site.declaration import Site
-
-if TYPE_CHECKING:
-    from rackwell.rollout.rolling import Prepared, Wishes
 
 
 def prepare(
@@ -33,8 +31,6 @@ def prepare(
         RackwellError: the declaration or an option does not hold, or a host could not return to what it has (exit 2);
             a reboot is needed and was not consented to (exit 4); a host does not answer (exit 6).
     """
-    from rackwell.rollout.rolling import Prepared
-
     progress.safety = "no machine was touched"
     containers = _containers(site, wishes.limit)
     targets = {name: declared.target(site, name) for names in containers.values() for name in names}
