@@ -178,7 +178,7 @@ class TestEngine:
         ("behaviour", "limits", "code"),
         [
             ('{"faults": {"die_while_loading": true}}', {}, "engine-died"),
-            ('{"faults": {"never_ready": "unhealthy"}}', {"ready_timeout": 10}, "never-ready"),
+            pytest.param('{"faults": {"never_ready": "unhealthy"}}', {"ready_timeout": 10}, "never-ready", marks=more),
             ('{"faults": {"output": "garbage"}}', {}, "insane-answer"),
         ],
         ids=["dies while loading", "never gets ready", "answers garbage"],
@@ -202,7 +202,7 @@ class TestInterrupt:
         [
             pytest.param("pve_host", marks=more),
             pytest.param("nvidia_userspace", marks=more),
-            "release",
+            pytest.param("release", marks=more),
             "inference_server",
         ],
     )
