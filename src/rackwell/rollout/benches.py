@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rackwell.ansible.runner import RunDirectory
@@ -55,7 +55,7 @@ class Benches:
                 return Ended(Outcome.OK, data={"baseline": [run.run_id for run in recorded]})
         measured = self._measure(host, plan, self._before(host.name))
         if measured.result is None or not any(point.valid for point in measured.result.points):
-            return Ended(Outcome.FAIL, f"what it serves now could not be measured: {_why(measured)}")
+            return Ended(Outcome.FAIL, f"what it serves now could not be measured: {why_of(measured)}")
         self._baselines[host.name] = [measured.result]
         return Ended(Outcome.OK, data={"baseline": [measured.result.run_id], "measured": True})
 
@@ -77,14 +77,19 @@ class Benches:
                 before.append(again)
             measured = self._measure(host, plan, self._built["release"])
             if measured.exit_code == ExitCode.UNREACHABLE:
-                return Ended(Outcome.UNREACHABLE, _why(measured))
-            why = _why(measured)
+                return Ended(Outcome.UNREACHABLE, why_of(measured))
+            why = why_of(measured)
             if measured.result is None:
                 break
             after.append(measured.result)
-        verdict = gate.judge(
-            before, after, why, float(plan.settings.get("min_effect", 0.05)), bool(plan.settings.get("energy"))
-        )
+        return self._held(host, plan, before, after, why)
+
+    def _held(
+        self, host: Host, plan: Plan, before: Sequence[BenchResult], after: Sequence[BenchResult], why: str
+    ) -> Ended:
+        """The gate's verdict. why: of nothing having been measured, where `after` is empty."""
+        effect, energy = float(plan.settings.get("min_effect", 0.05)), bool(plan.settings.get("energy"))
+        verdict = gate.judge(before, after, why, effect, energy)
         if verdict.outcome is not Outcome.INCONCLUSIVE:
             return verdict
         # a server that did not live through its benchmark is not left to wait for a person
@@ -104,7 +109,7 @@ class Benches:
         if back is not None:
             return back
         if measured.result is None:
-            return Ended(Outcome.INCONCLUSIVE, f"what ran before could not be measured once more: {_why(measured)}")
+            return Ended(Outcome.INCONCLUSIVE, f"what ran before could not be measured once more: {why_of(measured)}")
         return measured.result
 
     def _turn(self, host: Host, plan: Plan, side: str) -> Ended | None:
@@ -155,5 +160,6 @@ class Benches:
         return measure.measure(target, built, directory, self._progress, sweep, measure.Wishes(anew=True))
 
 
-def _why(measured: Measured) -> str:
+def why_of(measured: Measured) -> str:
+    """Why a measurement is of no use."""
     return measured.problems[0].what if measured.problems else "no point counts"

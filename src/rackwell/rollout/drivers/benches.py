@@ -7,8 +7,7 @@ import datetime as dt
 
 from rackwell.bench.result import BenchResult
 from rackwell.errors import ExitCode
-from rackwell.rollout import gate
-from rackwell.rollout.benches import Benches
+from rackwell.rollout.benches import Benches, why_of
 from rackwell.rollout.plan import Plan
 from rackwell.rollout.state import Host
 from rackwell.rollout.steps import Ended, Outcome
@@ -27,19 +26,10 @@ class DriverBenches(Benches):
             self.serving[host.name] = str(looked.data.get("release") or "")
         before = self._baselines.get(host.name) or self._recorded(host.name, plan)
         measured = self._measure(host, plan, self._before(host.name))
-        why = measured.problems[0].what if measured.problems else "no point counts"
         if measured.exit_code == ExitCode.UNREACHABLE:
-            return Ended(Outcome.UNREACHABLE, why)
+            return Ended(Outcome.UNREACHABLE, why_of(measured))
         after = [measured.result] if measured.result is not None else []
-        effect, energy = float(plan.settings.get("min_effect", 0.05)), bool(plan.settings.get("energy"))
-        verdict = gate.judge(before, after, why, effect, energy)
-        if verdict.outcome is not Outcome.INCONCLUSIVE:
-            return verdict
-        alive = self._ask(host, {"op": "check"}, 180)
-        if alive.outcome is Outcome.OK and not alive.data.get("healthy"):
-            told = f"it does not serve any more after the benchmark: {alive.data.get('why')}"
-            return Ended(Outcome.FAIL, told, verdict.data)
-        return verdict
+        return self._held(host, plan, before, after, why_of(measured))
 
     def _recorded(self, name: str, plan: Plan) -> list[BenchResult]:
         """Not what was measured with the new driver already, by a process of this run that died."""
