@@ -62,12 +62,12 @@ rackwell_error:
   type: dict
 """
 
-import json
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_files import slot_release
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.own_side import asked
 
 LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
 SCHEMA = "rackwell.rollout_host/1"
@@ -91,12 +91,9 @@ def main() -> None:
         "release": slot_release(module.params["root"], "current"),
     }
     if told["installed"]:
-        request = json.dumps({"op": "look", "run": module.params["run"]})
-        code, out, err = module.run_command([LAUNCHER, "ask"], data=request)
-        try:
-            told.update(json.loads(out))
-        except ValueError:
-            why = (err or out).strip()[-400:] or "it ended with %d" % code
+        looked, why = asked(module, LAUNCHER, {"op": "look", "run": module.params["run"]})
+        told.update(looked)
+        if why:
             fix = "rackwell provision installs it anew"
             if module.params["tolerant"]:
                 done(module, False, {**told, "broken": why})

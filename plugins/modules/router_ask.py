@@ -60,12 +60,12 @@ rackwell_error:
   type: dict
 """
 
-import json
 import os
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.own_side import asked
 
 AGENT = "/usr/local/lib/rackwell/router-agent"
 SCHEMA = "rackwell.router/1"
@@ -73,12 +73,8 @@ SCHEMA = "rackwell.router/1"
 
 def ask(module: AnsibleModule, request: Dict[str, Any]) -> Dict[str, Any]:
     """The answer of the router's own side; what it did not do is its ``error``."""
-    code, out, err = module.run_command([AGENT, "ask"], data=json.dumps(request))
-    try:
-        told = json.loads(out)
-        return dict(told)
-    except (TypeError, ValueError):
-        return {"error": (err or out).strip()[-400:] or "it ended with %d" % code}
+    told, why = asked(module, AGENT, request)
+    return {"error": why} if why else told
 
 
 def main() -> None:
