@@ -142,7 +142,7 @@ def test_what_an_interrupted_play_left_running_is_ended(site: Path) -> None:
     os.mkfifo(fifo)
     name = playbook(
         site,
-        f"    - name: Second\n      ansible.builtin.shell: trap '' INT TERM; echo $$ > {fifo}; exec setsid sleep 1000\n",
+        f"    - name: Second\n      ansible.builtin.shell: trap '' INT TERM; echo $$ >{fifo}; exec setsid sleep 999\n",
     )
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, str(site), name], stdout=subprocess.PIPE, text=True
