@@ -457,6 +457,8 @@ def _(it: Case) -> None:
     """880, then 3740 on three hosts, then 236 on the canary alone, which returns to 3740."""
     place, base = it.place, next(one for one in BUILDS if one != it.target)
     began = time.monotonic()
+    # what was recorded of these releases was measured on engines that were told to behave otherwise
+    shutil.rmtree(place.site / ".rackwell/results", ignore_errors=True)
     # a start that crashed, long before: its lines stay in the journal of the unit
     place.behave(base, faults={"die_while_loading": True})
     _restart(it)

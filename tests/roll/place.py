@@ -34,7 +34,11 @@ MODEL = "/srv/models/toy"
 BUILDS = ("ping", "pong")
 #: and one with a patch that is harmful here, whose risk is accepted
 HARMFUL = "fusion"
-RISK = {"name": "sglang/allreduce-fusion-sm120", "accept_risk": "the story: it is tried all the same"}
+#: the second because the first needs it
+RISKS = [
+    {"name": name, "accept_risk": "the story: it is tried all the same"}
+    for name in ("sglang/allreduce-fusion-sm120", "flashinfer-python/trtllm-comm-jit-sm120")
+]
 TOKEN = "RACKWELL_ROLL_CASE"
 #: seconds of the profile and of the rolls
 READY, CONFIRM = 40, 60
@@ -113,7 +117,7 @@ class Place:
             text = text.replace(head, head.replace(f"+{start},{size}", f"+{start},{int(size) + grown}"), 1)
             (patch / "0.5.9.patch").write_text(text)
             patches = [one for one in plain["patches"] if "lab-engine" not in one] + [f"./patches/lab-{build}"]
-            patches += [RISK] * (build == HARMFUL)
+            patches += RISKS if build == HARMFUL else []
             (self.site / f"builds/{build}.yml").write_text(yaml.safe_dump({**plain, "patches": patches}))
         (self.site / "bench/harness.yml").write_text(SWEEP)
         (self.site / "bench/many.yml").write_text(MANY)
