@@ -213,11 +213,12 @@ def _show(out: Console, done: Rolled) -> None:
 
     plan = done.state.plan
     out.print(f"roll {plan.run}: {plan.build} {plan.release[:12]}")
-    _table(out, telling.table(done.state), ("batch", "container", "state", "why"))
+    _table(out, telling.table(done.state), ("batch", "host" if plan.one_at_a_time else "container", "state", "why"))
     for gate, reason in plan.skip.items():
         out.print(f"gate {gate} was not asked: {reason}")
     for name in done.undeclared:
-        out.print(f"{name} is declared with another build: set release_build, or rackwell provision brings that back")
+        other, setting = ("driver", "driver_version") if plan.one_at_a_time else ("build", "release_build")
+        out.print(f"{name} is declared with another {other}: set {setting}, or rackwell provision brings that back")
 
 
 def _table(out: Console, rows: Sequence[tuple[str, ...]], heads: tuple[str, ...]) -> None:

@@ -47,14 +47,31 @@ def decide(state: State) -> Next:
         for step in [_step(host, state)]
         if step is not None
     )
+    if state.plan.one_at_a_time:
+        steps = () if busy else _alone(steps)
     if steps or busy:
         return Next(steps)
-    if _backwards(state):
+    if _backwards(state) and not _waits(state):
         # one at a time: each costs a restart, and the others go on serving
         promoted = [host.name for host in reversed(hosts) if host.result is Result.PROMOTED and host.trouble is None]
         if promoted:
             return Next(revert=(promoted[0],))
     return Next(end=ending(state))
+
+
+def _alone(steps: tuple[tuple[str, Step], ...]) -> tuple[tuple[str, Step], ...]:
+    """Every host of which something is unknown is asked first; then one host has all of its steps before another."""
+    asked = tuple(each for each in steps if each[1] is Step.LOOK)
+    return asked or steps[:1]
+
+
+def _waits(state: State) -> bool:
+    """Whether hosts that serve stay as they are, because another is out: lost, or neither way was seen to serve there.
+
+    Who aborts has decided otherwise.
+    """
+    out = any(host.result in (Result.LOST, Result.BROKEN) for host in state.hosts.values())
+    return state.plan.one_at_a_time and out and not state.aborting
 
 
 def _backwards(state: State) -> bool:

@@ -40,6 +40,11 @@ class Plan:
         """All of them, in order."""
         return tuple(host for batch in self.batches for host in batch)
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether nothing is begun on a host while another is not known to be whole: of a roll that reboots them."""
+        return bool(self.settings.get("driver"))
+
     def as_dict(self) -> dict[str, Any]:
         """For the journal."""
         return {**dataclasses.asdict(self), "batches": [list(batch) for batch in self.batches]}

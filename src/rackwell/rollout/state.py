@@ -104,8 +104,10 @@ class State:
 
     @property
     def trouble(self) -> bool:
-        """Whether something failed anywhere."""
-        return any(host.trouble is not None for host in self.hosts.values())
+        """Whether something failed anywhere. A roll that has begun to go back never goes forward again."""
+        hosts = self.hosts.values()
+        back = any(host.reverting or host.result is Result.RETURNED for host in hosts)
+        return any(host.trouble is not None for host in hosts) or (back and not self.aborting)
 
     def apply(self, record: Mapping[str, Any]) -> None:
         """Take one record of the journal into account; of kinds that are not known only later versions write."""

@@ -122,6 +122,15 @@ def as_dict(state: State) -> dict[str, Any]:
     }
 
 
+def _meanwhile(state: State, again: str) -> str:
+    """What keeps the new driver while another host is out, and how it is taken back all the same."""
+    kept = [host.name for host in state.hosts.values() if host.result is Result.PROMOTED and host.trouble is None]
+    if not kept or state.aborting:
+        return ""
+    back = again.replace(" resume ", " rollback ", 1)
+    return f"; {', '.join(kept)} keep the new driver and serve; to take them back without waiting: {back}"
+
+
 def problems(state: State, again: str) -> list[Problem]:
     """What is wrong with a roll that is over, host by host."""
     found = []
@@ -129,19 +138,21 @@ def problems(state: State, again: str) -> list[Problem]:
     for host in (state.hosts[name] for name in state.plan.hosts):
         if host.result is Result.BROKEN:
             what, fix = (
-                "neither release was seen to serve here; it is out of rotation",
+                f"neither {'driver' if driver else 'release'} was seen to serve here; it is out of rotation",
                 f"rackwell diagnose --container {host.name}",
             )
             if host.stranded:
                 what = "it serves, and could not be brought back into rotation"
                 fix = f"rackwell provision {host.name} brings it back into its routers; hooks/undrain is called by hand"
+            if driver:
+                fix = f"{host.why and 'mend what it says; '}rackwell verify CONTAINER{_meanwhile(state, again)}"
             found.append(Problem("roll-broken", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.result is Result.LOST:
             taken = host.trouble is Outcome.REFUSED
             what = "another run has taken this host" if taken else "it does not answer"
             fix = "rackwell status" if taken else f"it returns by itself unless it was promoted; then: {again}"
             if driver and not taken:
-                fix = f"it stays as it is, out of rotation; when it answers again: {again}"
+                fix = f"it stays as it is, out of rotation; when it answers again: {again}{_meanwhile(state, again)}"
             found.append(Problem("roll-lost", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.held:
             fix = f"{again} --promote {host.name}, or --return {host.name}"
@@ -151,7 +162,8 @@ def problems(state: State, again: str) -> list[Problem]:
                 what = "its gate tells neither pass nor fail; it waits for you, with the new driver, out of rotation"
             found.append(Problem("roll-held", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None and host.result is Result.RETURNED:
-            what = "the new release was not accepted; what ran before runs again, verified"
+            new, before = ("driver", "the pair of before") if driver else ("release", "what ran before")
+            what = f"the new {new} was not accepted; {before} runs again, verified"
             fix = again.replace(" resume ", " logs ", 1)
             found.append(Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None:

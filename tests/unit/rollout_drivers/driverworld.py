@@ -37,7 +37,7 @@ class Box:
     """One Proxmox host. ``refuses``: versions that do not install. ``stuck``: versions that are not loaded by a boot.
 
     Attributes:
-        flaky: chance that the answer to a play is lost.
+        flaky: chance that the answer to a play is lost. gone_with: the version with whose boot it stays away.
     """
 
     name: str
@@ -47,6 +47,8 @@ class Box:
     refuses: frozenset[str] = frozenset()
     stuck: frozenset[str] = frozenset()
     flaky: float = 0.0
+    gone_with: str = ""
+    away: bool = False
 
     def at(self, version: str) -> bool:
         return self.disk == self.loaded == version and all(one.version == version for one in self.containers)
@@ -90,13 +92,15 @@ class World:
         self.box_of = {one.name: box for box in boxes for one in box.containers}
         self.dice = dice
         self.consent = True
+        #: hosts of which a person knows that they are out
+        self.may_be_out: set[str] = set()
 
     def play(self, name: str, hosts: list[str], extra: dict[str, Any]) -> Played:
         played = Played({}, set(), [])
         version = str(extra.get("driver_version") or "")
         for each in hosts:
             box = self.boxes.get(each) or self.box_of[each]
-            if self.dice.random() < box.flaky / 2:
+            if box.away or self.dice.random() < box.flaky / 2:
                 played.failures.append(Failed(each, unreachable=True))
                 continue
             played.hosts.add(each)
@@ -130,15 +134,15 @@ class World:
         if box.loaded != version:
             assert all(one.drained for one in box.containers), "a host with containers in rotation was rebooted"
             others = [other for other in self.boxes.values() if other is not box]
-            # one that was given up half-way stays so while others are taken back
-            lossy = any(each.flaky for each in self.boxes.values())
-            assert lossy or all(other.at(BEFORE) or other.at(AFTER) for other in others), "two hosts at a time"
+            whole = [other.at(BEFORE) or other.at(AFTER) for other in others if other.name not in self.may_be_out]
+            assert all(whole), "two hosts at a time"
             if version in box.stuck:
                 box.check()
                 return False
             box.loaded = version
+            box.away = version == box.gone_with
         box.check()
-        return True
+        return not box.away
 
     def _container(self, name: str, version: str) -> bool:
         one, box = self.containers[name], self.box_of[name]
@@ -150,6 +154,14 @@ class World:
         return one.serves
 
     def ask(self, name: str, request: dict[str, Any]) -> Ended:
+        """A request or its answer may be lost."""
+        flaky = 2.0 if self.box_of[name].away else self.box_of[name].flaky / 4
+        if self.dice.random() < flaky / 2:
+            return Ended(Outcome.UNREACHABLE, "the connection was lost")
+        ended = self._answer(name, request)
+        return Ended(Outcome.UNREACHABLE, "the connection was lost") if self.dice.random() < flaky / 2 else ended
+
+    def _answer(self, name: str, request: dict[str, Any]) -> Ended:
         one = self.containers[name]
         op, run = request["op"], str(request.get("run") or "")
         if op == "check":
@@ -205,6 +217,9 @@ class Fleet(DriverFleet):
 
     def _learn(self, played: Any) -> None:
         """Every container is reached."""
+
+    def _say(self, name: str, text: str) -> None:
+        """Nobody looks on."""
 
     def _reach(self, name: str) -> None:
         """Every container is reached."""

@@ -7,6 +7,7 @@ not return by itself: a reboot that nobody looks at would be worse than a host t
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -27,6 +28,14 @@ DRIVER, USERSPACE = "rackwell.pve_driver", "rackwell.nvidia_userspace"
 #: how long one look waits for a host that boots, and its pause between two tries
 BOOT_WAIT_S, BOOT_PAUSE_S = 300.0, 10.0
 _WORST = (Outcome.REFUSED, Outcome.UNREACHABLE, Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.OK)
+
+
+def _with_fix(ended: Ended) -> Ended:
+    """What mends a failure stands beside it: the roll's own words know no more than that it failed."""
+    fix = str(ended.data.get("fix") or "")
+    if ended.outcome is not Outcome.FAIL or not fix:
+        return ended
+    return dataclasses.replace(ended, why=f"{ended.why}; to mend it: {fix}")
 
 
 class DriverFleet(LiveFleet):
@@ -117,14 +126,15 @@ class DriverFleet(LiveFleet):
         fenced = self._fenced(host, plan)
         if fenced is not None:
             return fenced
-        moved = self._move(host, self._after[host.name])
+        moved = _with_fix(self._move(host, self._after[host.name]))
         if moved.outcome is not Outcome.FAIL:
             return moved
+        self._say(host.name, f"did not come to the new pair: {moved.why}")
         back = self._move(host, self._before[host.name])
         if back.outcome is Outcome.UNREACHABLE:
             return Ended(Outcome.UNREACHABLE, f"{moved.why}; on the way back: {back.why}")
         returned = back.outcome is Outcome.OK
-        why = moved.why if returned else f"{moved.why}; and the way back failed: {back.why}"
+        why = moved.why if returned else f"{moved.why}; and the way back failed: {_with_fix(back).why}"
         change = Change.RETURNED if returned else Change.BROKEN
         return Ended(Outcome.FAIL, why, {**moved.data, "change": str(change)})
 
@@ -153,7 +163,7 @@ class DriverFleet(LiveFleet):
         parted = self.host_drain(host, plan)
         if parted.outcome is not Outcome.OK:
             return parted
-        moved = self._move(host, self._before[host.name])
+        moved = _with_fix(self._move(host, self._before[host.name]))
         # one that the roll has drained is brought back by its own step
         return moved if moved.outcome is not Outcome.OK or host.drained else self.host_undrain(host, plan)
 
@@ -182,6 +192,8 @@ class DriverFleet(LiveFleet):
     def _move(self, host: Host, pair: Pair) -> Ended:
         tried: Counter[Do] = Counter()
         said = ""
+        kernel = f" and kernel {pair.kernel}" if pair.kernel else ""
+        self._say(host.name, f"to driver {pair.version}{kernel}")
         while True:
             seen = self._waited(host.name, pair, serving=True)
             if isinstance(seen, Ended):
@@ -195,6 +207,10 @@ class DriverFleet(LiveFleet):
             if ended.outcome is Outcome.FAIL:
                 return ended
             said = ended.why
+
+    def _say(self, name: str, text: str) -> None:
+        """For who looks on: a step of a host takes minutes, and its way back looks like its way there."""
+        self._progress.line(name, text)
 
     def _part(self, name: str, part: Do, pair: Pair) -> Ended:
         extra = pair.extra(allow_reboot=self._consent)
