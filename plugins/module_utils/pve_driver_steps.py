@@ -59,6 +59,7 @@ _TOLD = (
     (r"through DKMS|Bad return status for module build", "dkms-build-failed", "DKMS did not build the module"),
 )
 _LINES = 20
+TOO_OLD = "a driver that is older than the kernel often does not build: choose a newer driver or an older kernel"
 
 
 def check_file(host: Host, path: str, sha256: str, version: str) -> str:
@@ -110,7 +111,7 @@ def bring(host: Host, todo: Todo, want: Wanted, facts: Facts, path: str = "", di
         flags: tuple[str, ...] = FLAGS
         if todo.reboot or facts.running != todo.kernel:
             flags = (*flags, "--skip-module-load", "--kernel-name=" + todo.kernel)
-        with _explained("NVIDIA's installer failed"):
+        with _explained("NVIDIA's installer failed"), _compiler_heard(host, want.version, todo.kernel):
             nvidia_run_file.install(path, directory, host.at(nvidia_run_file.LOG), flags)
     build(host, want.version)
     if todo.initramfs:
@@ -144,14 +145,14 @@ def build(host: Host, version: str) -> None:
             raise DriverError(
                 "kernel-headers-missing", "kernel headers are not installed", kernel.release, wrong, fix, log=lines
             )
-        errors = [line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+        errors = _errors(lines)
         why = "%s; dkms status says: %s" % (wrong, status or "nothing")
         raise DriverError(
             "dkms-build-failed",
             "DKMS did not build the module for kernel %s" % kernel.release,
             "/var/lib/dkms/nvidia/%s" % version,
             why + ("; " + errors[0] if errors else ""),
-            "a driver that is older than the kernel often does not build: choose a newer driver or an older kernel",
+            TOO_OLD,
             log=lines,
         )
 
@@ -163,6 +164,26 @@ def _make_log(host: Host, version: str, release: str) -> list[str]:
         if release in text:
             return text.splitlines()[-_LINES:]
     return []
+
+
+def _errors(lines: list[str]) -> list[str]:
+    """The lines in which a compiler complains."""
+    return [line.strip() for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+
+
+@contextlib.contextmanager
+def _compiler_heard(host: Host, version: str, release: str) -> Iterator[None]:
+    """Add what the compiler said: the installer only says that DKMS failed."""
+    try:
+        yield
+    except DriverError as error:
+        lines = _make_log(host, version, release)
+        errors = _errors(lines)
+        if errors and "through DKMS" in error.parts["why"]:
+            error.parts["why"] += "; " + errors[0]
+            error.parts["fix"] = TOO_OLD
+            error.extra["log"] = lines
+        raise
 
 
 def pin(host: Host, kernel: str) -> None:

@@ -210,6 +210,7 @@ def test_the_installer_itself_fails_to_build(run: Run, old: PveMachine, driver: 
     answer = run(driver, allow_reboot=True)
     assert code(answer) == "dkms-build-failed"
     assert answer["rollback_verified"], answer["rackwell_error"]["why"]
+    assert "drm_helper_mode_fill_fb_struct" in answer["rackwell_error"]["why"], "what the compiler said"
 
 
 def test_what_cannot_be_returned_to_must_not_be_booted(run: Run, old: PveMachine, driver: Driver) -> None:
