@@ -49,6 +49,15 @@ while not select.select([sys.stdin], [], [], 0.01)[0]:
         down = None
 print(max(gaps, default=0.0))
 """
+WAIT = """\
+import time, urllib.request
+while True:
+    try:
+        urllib.request.urlopen("http://127.0.0.1:30000/health_generate", timeout=5)
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
 PLAYBOOK = """\
 - hosts: all
   gather_facts: false
@@ -96,8 +105,7 @@ def restart(place: Place) -> None:
     """One after the other, each until it serves."""
     for name in place.names:
         place.ssh(name, "systemctl", "restart", "rackwell-inference.service")
-        wait = "until curl -fs -m 5 -o /dev/null http://127.0.0.1:30000/health_generate; do sleep 0.1; done"
-        place.ssh(name, "sh", "-c", f"'{wait}'", timeout=120)
+        place.ssh(name, f"exec python3 -c '{WAIT}'", timeout=120)
 
 
 def playbook(place: Place, digest: str) -> None:

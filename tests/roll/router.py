@@ -25,7 +25,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import watch
-from place import BUILDS, Place
+from place import BUILDS, Place, load
 from steady import Steady, Tally
 
 FRONT, PORT, MODEL = "pve1", 30080, "glm-5"
@@ -55,8 +55,9 @@ class Routed:
         text = yaml.safe_load(profile.read_text())
         text["server"] = {**text["server"], "host": "0.0.0.0"}
         profile.write_text(yaml.safe_dump(text, sort_keys=False))
-        hosts = yaml.safe_load(path.read_text())["all"]["children"]["pve"]["hosts"]
-        self.url: str = f"http://{hosts[FRONT]['ansible_host']}:{PORT}"
+        record = load(place.instance)
+        assert record is not None
+        self.url = f"http://{record.address(record.host(FRONT).octet)}:{PORT}"
 
     def set_up(self) -> None:
         """Provision all containers, and the router with them; the last of it twice, which must change nothing."""
