@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
+from typing import IO
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_run_file
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
@@ -39,6 +42,8 @@ FLAGS = (
     "--allow-installation-with-running-driver",
     "--no-rebuild-initramfs",
 )
+#: held by the process that installs; gone after a boot, as that process is
+BUSY, BUSY_S = "/run/rackwell-driver.lock", 3600.0
 #: seconds for building one kernel's modules, and for making all initramfs
 BUILD_S, INITRAMFS_S = 1800.0, 900.0
 #: what the tools say when something of the host is in the way
@@ -60,6 +65,33 @@ _TOLD = (
 )
 _LINES = 20
 TOO_OLD = "a driver that is older than the kernel often does not build: choose a newer driver or an older kernel"
+
+
+def alone(host: Host, changes: bool) -> IO[str] | None:
+    """Wait for another process that installs: its controller may have died, and a build goes on for minutes without it.
+
+    Args:
+        changes: this one is about to install: others wait for as long as what is returned is open.
+
+    Raises:
+        DriverError: ``driver-busy``, it did not end in time; nothing was touched.
+    """
+    path = host.at(BUSY)
+    if not changes and not os.path.exists(path):
+        return None
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    stream = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (the lock is the open file)
+    end = time.monotonic() + BUSY_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return stream
+        if time.monotonic() >= end:
+            stream.close()
+            why = "it was waited for %d s, nothing was touched" % BUSY_S
+            fix = "ps -ef | grep -e nvidia-installer -e dkms; when it has ended, run again"
+            raise DriverError("driver-busy", "another process installs a driver on this host", BUSY, why, fix)
+        time.sleep(1.0)
 
 
 def check_file(host: Host, path: str, sha256: str, version: str) -> str:

@@ -167,6 +167,9 @@ def _converge(module: AnsibleModule) -> None:
         raise DriverError("version-unclear", "that is no full driver version", "version", want.version, fix)
     if os.geteuid() != 0:
         raise DriverError("not-root", "only root can look after the driver", fix="connect as root, or use become")
+    if given["state"] != "checked":
+        # held until this process ends
+        _lock = steps.alone(HOST, changes=given["state"] == "present" and not module.check_mode)
     facts = look(HOST, want.version)
     if not facts.kernels:
         why = "/boot has no vmlinuz-*"

@@ -253,6 +253,7 @@ def _looked(host: Host, ended: Ended) -> None:
         if ended.data.get("unhealthy"):
             # it is in the middle of a switch that nobody carries on
             host.verdict, host.trouble = Outcome.FAIL, host.trouble or Outcome.FAIL
+            host.why = ended.why or host.why
     elif change is Change.PROMOTED:
         host.result = None if host.reverting else Result.PROMOTED
     elif change in (Change.RETURNED, Change.BROKEN):

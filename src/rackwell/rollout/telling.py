@@ -141,11 +141,13 @@ def problems(state: State, again: str) -> list[Problem]:
                 f"neither {'driver' if driver else 'release'} was seen to serve here; it is out of rotation",
                 f"rackwell diagnose --container {host.name}",
             )
+            each = f", for each of {', '.join(state.plan.settings['hosts'][host.name]['containers'])}" if driver else ""
+            if driver:
+                fix = f"rackwell verify CONTAINER{each}, says what is amiss{_meanwhile(state, again)}"
             if host.stranded:
                 what = "it serves, and could not be brought back into rotation"
-                fix = f"rackwell provision {host.name} brings it back into its routers; hooks/undrain is called by hand"
-            if driver:
-                fix = f"{host.why and 'mend what it says; '}rackwell verify CONTAINER{_meanwhile(state, again)}"
+                inner = f"CONTAINER{each}," if driver else host.name
+                fix = f"rackwell provision {inner} brings it back into its routers; hooks/undrain is called by hand"
             found.append(Problem("roll-broken", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.result is Result.LOST:
             taken = host.trouble is Outcome.REFUSED

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -292,3 +293,16 @@ def test_the_proprietary_module_is_no_pair(run: Run, old: PveMachine, other_driv
 
 def test_user_space_is_read_from_the_host(host: PveMachine) -> None:
     assert functools.partial(nvidia_driver.look, root=str(host.root))(VERSION).version == ""
+
+
+def test_an_installation_that_goes_on_without_its_controller_is_waited_for(
+    run: Run, old: PveMachine, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pve_driver_steps, "BUSY_S", 0.0)
+    with old.at(pve_driver_steps.BUSY).open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for state in ("looked", "present"):
+            before = tree(old)
+            answer = run(driver, state=state, allow_reboot=True)
+            assert (code(answer), tree(old)) == ("driver-busy", before)
+    assert not run(driver, state="looked", allow_reboot=True).get("failed")

@@ -274,6 +274,7 @@ def test_one_that_was_lost_is_settled_before_any_other() -> None:
     # half a move is taken back, and what was promoted after it
     assert code is ExitCode.ROLLED_BACK
     assert all(box.at(BEFORE) for box in world.boxes.values())
+    assert "c1-0, c1-1: other libraries" in state.hosts["pve1"].why
     holds(code, state, world)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from rackwell.ansible.results import PlayResult
 from rackwell.errors import RackwellError
 from rackwell.rollout.drivers.benches import DriverBenches
-from rackwell.rollout.drivers.move import Do, Seen, following, lacking
+from rackwell.rollout.drivers.move import Do, Seen, following, lacking, on_disk
 from rackwell.rollout.drivers.pair import Pair
 from rackwell.rollout.live import LiveFleet, of_play
 from rackwell.rollout.plan import Plan
@@ -179,13 +179,16 @@ class DriverFleet(LiveFleet):
         ours = False
         for name in self._of[host.name]:
             told = self._ask(Host(name), {"op": "look", "run": plan.run})
+            if told.outcome is not Outcome.OK:
+                # a lock that this run has there must not be taken for none
+                return Ended(told.outcome, f"{name}: {told.why}")
             ours = ours or bool(told.data.get("ours"))
         change, unhealthy = Change.OPEN, not after.done
         if before.there and not after.there:
             change = Change.RETURNED if host.switched or host.reverting else Change.NONE
             unhealthy = False
         data = {"change": str(change), "ours": ours, "drained": host.drained, "unhealthy": unhealthy}
-        return Ended(Outcome.OK, lacking(after) if unhealthy else "", data)
+        return Ended(Outcome.OK, f"it was found half-way: {lacking(after)}" if unhealthy else "", data)
 
     # -- moves ---------------------------------------------------------------------------------------------------
 
@@ -246,7 +249,6 @@ class DriverFleet(LiveFleet):
         if whole and silent:
             return Ended(Outcome.UNREACHABLE, f"{', '.join(sorted(silent))}: no answer")
         todo = told[-1]["todo"]
-        on_disk = not any(todo[part] for part in ("run", "build", "options", "pin", "packages"))
         right = {each: any(not one["needed"] for one in played.payloads(USERSPACE, each)) for each in containers}
         serves = dict.fromkeys(containers, True)
         if serving:
@@ -254,7 +256,7 @@ class DriverFleet(LiveFleet):
             for each in containers:
                 asked = self._ask(Host(each), {"op": "check"}, timeout=180)
                 serves[each] = asked.outcome is Outcome.OK and bool(asked.data.get("healthy"))
-        return Seen(on_disk, not todo["reboot"], right, serves)
+        return Seen(on_disk(todo), not todo["reboot"], right, serves)
 
     # -- containers ----------------------------------------------------------------------------------------------
 

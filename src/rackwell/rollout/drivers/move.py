@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
+from typing import Any
 
 #: how often each part is tried
 TRIES = 2
@@ -21,6 +22,11 @@ class Do(enum.StrEnum):
     HOST = "host"
     #: user space, the boot gate anew, the server
     CONTAINERS = "containers"
+
+
+def on_disk(todo: Mapping[str, Any]) -> bool:
+    """Whether nothing is left to do on a host but, perhaps, a reboot; of what module ``pve_driver`` told."""
+    return not any(todo[part] for part in ("run", "build", "options", "pin", "packages"))
 
 
 @dataclasses.dataclass(frozen=True)
