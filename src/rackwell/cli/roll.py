@@ -116,9 +116,13 @@ def roll(
             hold_for * 3600,
             allow_reboot,
         )
-        if bool(build) == bool(driver) or (kernel and not driver) or (driver and (plan or interleave)):
-            why = "one of BUILD and --driver VERSION; --kernel with --driver only, --plan and --interleave with BUILD"
+        if bool(build) == bool(driver) or (kernel and not driver) or (driver and interleave):
+            why = "one of BUILD and --driver VERSION; --kernel with --driver only, --interleave with BUILD only"
             raise RackwellError(Problem("usage", "what is to be rolled?", "command line", why), ExitCode.INVALID)
+        if driver and plan:
+            from rackwell.rollout.drivers import planning as driver_planning
+
+            return _preview(driver_planning.preview(site, driver, kernel, wishes, terminal))
         if driver:
             return _outcome(rolling.roll_driver(site, driver, kernel, wishes, terminal, _board_of(terminal)))
         if plan:
@@ -191,11 +195,25 @@ def _preview(found: Preview) -> Outcome:
     def show(out: Console) -> None:
         plan = found.plan
         out.print(f"{plan.build} {plan.release[:12]} over {telling.batches(plan)}; no machine was touched")
+        # a driver is named by its version and kernel, a release by the beginning of its digest
+        size = None if plan.one_at_a_time else 12
         rows = [
-            (str(line.batch), line.host, line.before[:12] or "-", line.after[:12], line.baseline, line.note)
+            (
+                str(line.batch),
+                line.host,
+                line.before[:size] or "-",
+                line.after[:size],
+                ", ".join(line.drained_by) or "nobody",
+                line.baseline,
+                line.note,
+            )
             for line in found.lines
         ]
-        _table(out, rows, ("batch", "container", "from", "to", "baseline", "note"))
+        what = "host" if plan.one_at_a_time else "container"
+        _table(out, rows, ("batch", what, "from", "to", "drained by", "baseline", "note"))
+        for line in found.lines:
+            for text in line.details:
+                out.print(f"{line.host}: {text}")
         for gate, reason in plan.skip.items():
             out.print(f"gate {gate} would not be asked: {reason}")
 

@@ -17,6 +17,7 @@ from rackwell.provision.progress import Progress
 from rackwell.rollout import gate
 from rackwell.rollout.plan import Plan
 from rackwell.rollout.preparing import Prepared, Wishes, prepare
+from rackwell.site.declaration import Site
 
 SCHEMA = "rackwell.rollout_host"
 
@@ -28,7 +29,8 @@ class Line:
     Attributes:
         before: digest of the release that it serves; empty when that is not known.
         baseline: what its benchmark would be held against, in words.
-        note: what is in the way, or would be left out.
+        note: what is in the way, or would be left out. drained_by: who takes it out of rotation. details: what would be
+            done, in its order, where the steps are not those of every roll.
     """
 
     batch: int
@@ -37,12 +39,17 @@ class Line:
     after: str
     baseline: str
     note: str
+    drained_by: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        told = dataclasses.asdict(self)
-        return {**{name: told[name] for name in ("batch", "host", "baseline", "note")}, "from": self.before} | {
-            "to": self.after
+        return {
+            **{name: getattr(self, name) for name in ("batch", "host", "baseline", "note")},
+            "from": self.before,
+            "to": self.after,
+            "drained_by": list(self.drained_by),
+            "details": list(self.details),
         }
 
 
@@ -99,9 +106,15 @@ def preview(path: Path, build: str, wishes: Wishes, progress: Progress) -> Previ
 def _line(batch: int, name: str, told: Mapping[str, Any] | None, ready: Prepared) -> Line:
     if told is None:
         return Line(batch, name, "", ready.plan.release, "-", "does not answer: the roll would stop before any switch")
-    before = str(told.get("release") or "")
-    baseline = "-" if before == ready.plan.release else _baseline(name, before, ready)
-    return Line(batch, name, before, ready.plan.release, baseline, note(told, before == ready.plan.release))
+    before, after = str(told.get("release") or ""), ready.plan.release
+    held = "-" if before == after else baseline(name, before, ready)
+    return Line(batch, name, before, after, held, note(told, before == after), drained_by(ready.site, name))
+
+
+def drained_by(site: Site, container: str) -> tuple[str, ...]:
+    """Who takes a container out of rotation before it is touched: its routers, and the site's own program."""
+    hook = site.path / "hooks" / "drain"
+    return (*(router.name for router in site.routers_of(container)), *(["hooks/drain"] if hook.exists() else []))
 
 
 def note(told: Mapping[str, Any], same: bool = False) -> str:
@@ -117,12 +130,18 @@ def note(told: Mapping[str, Any], same: bool = False) -> str:
     return "" if told.get("installed") else "never rolled: staging brings what returns by itself"
 
 
-def _baseline(name: str, before: str, ready: Prepared) -> str:
+def baseline(name: str, before: str, ready: Prepared, driver: str = "") -> str:
+    """What the benchmark of a container would be held against, in words.
+
+    Args:
+        driver: only what was measured with this version of it.
+    """
     plan, target = ready.plan, ready.targets[name]
     if "bench" in plan.skip:
         return "not asked"
     if plan.settings.get("baseline") != "measure" and before:
-        results = [run for _entry, run in Store(target.site.path).results(name)]
+        every = [run for _entry, run in Store(target.site.path).results(name)]
+        results = [run for run in every if not driver or run.hardware.driver_version in (None, driver)]
         sweep = crediting.sweep_digest(target, plan.settings.get("bench") or None)
         runs = gate.baselines(results, before, crediting.profile_reference(target).digest, sweep)[:5]
         if runs:

@@ -45,8 +45,16 @@ PLAN = table(
     settings={"type": "object"},
     hosts=every(
         {
-            **table(batch={"type": "integer"}, host=TEXT, to=TEXT, baseline=TEXT, note=TEXT),
-            "required": ["batch", "host", "from", "to", "baseline", "note"],
+            **table(
+                batch={"type": "integer"},
+                host=TEXT,
+                to=TEXT,
+                baseline=TEXT,
+                note=TEXT,
+                drained_by=every(TEXT),
+                details=every(TEXT),
+            ),
+            "required": ["batch", "host", "from", "to", "baseline", "note", "drained_by", "details"],
         }
     ),
 )

@@ -77,6 +77,12 @@ def front(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Front:
     return made
 
 
+def test_a_plan_names_who_would_drain_each(hosts: Hosts, front: Front) -> None:
+    envelope = roll(hosts, "--plan")
+    assert {tuple(line["drained_by"]) for line in envelope["result"]["hosts"]} == {("front",)}
+    assert front.log == []
+
+
 def test_each_host_is_out_while_it_is_switched(hosts: Hosts, front: Front) -> None:
     assert roll(hosts, "--batch", "1", "--skip-gate", "bench", "--reason", "a test")["exit_code"] == 0
     assert front.log == [(word, name) for name in NAMES for word in ("drain", "switch", "undrain")]

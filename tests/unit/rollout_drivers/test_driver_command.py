@@ -98,11 +98,50 @@ def test_a_container_that_does_not_come_back_by_itself(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("next", "--driver", NEW), ("next", "--kernel", "k"), ("--driver", NEW, "--plan")]
+    "words", [(), ("next", "--driver", NEW), ("next", "--kernel", "k"), ("--driver", NEW, "--interleave", "1")]
 )
 def test_what_is_to_be_rolled(rig: Rig, words: tuple[str, ...]) -> None:
     code, problem = refused(rig, *words)
     assert (code, problem["code"]) == (2, "usage")
+
+
+def test_a_plan_says_what_would_be_done_and_asks_for_no_consent(rig: Rig) -> None:
+    looked(rig, kept={"595.58.03": "b" * 64})
+    hook = rig.site.root / "hooks" / "drain"
+    hook.parent.mkdir()
+    hook.touch()
+    envelope = rig.json("roll", "--driver", NEW, "--plan")
+    assert (envelope["problems"], envelope["exit_code"]) == ([], 0)
+    (line,) = envelope["result"]["hosts"]
+    assert (line["host"], line["from"], line["to"]) == ("pve1", "595.58.03 6.17.4-1-pve", f"{NEW} 6.17.13-2-pve")
+    assert line["drained_by"] == ["hooks/drain"]
+    assert "needs --allow-reboot" in line["note"]
+    assert "glm5-01: it told nothing" in line["note"]
+    done = "\n".join(line["details"])
+    assert "built by DKMS for every kernel" in done
+    assert "pin kernel 6.17.13-2-pve" in done
+    assert f"reboot: {WAITS[0]}; it ends container 201 (glm5-01)" in done
+    assert plays(rig) == {"driver_look"}
+    assert not list((rig.site.root / ".rackwell").glob("rolls/*"))
+
+
+def test_a_plan_over_what_is_there(rig: Rig) -> None:
+    told = {
+        "schema": "rackwell.pve_driver/1",
+        "facts": {**FACTS, "loaded": NEW, "userspace": NEW},
+        "todo": {"run": False, "build": [], "options": False, "pin": False, "packages": [], "reboot": []},
+        "disturbs": "",
+    }
+    rig.machines.on(
+        "driver_look",
+        ("ok", "pve1", "pve_host", {"rackwell_result": told}),
+        ("ok", "glm5-01", "r", {"rackwell_result": {"schema": "rackwell.rollout_host/1", "release": "a" * 64}}),
+        ("ok", "glm5-01", "n", {"rackwell_result": {"schema": "rackwell.nvidia_userspace/1", "needed": False}}),
+    )
+    (line,) = rig.json("roll", "--driver", NEW, "--plan")["result"]["hosts"]
+    assert (line["note"], line["details"], line["baseline"]) == ("it is there already: not touched", [], "-")
+    assert rig.run("roll", "--driver", NEW, "--plan", "-i", str(rig.site.root)) == 0
+    assert "drained by" in rig.out
 
 
 @pytest.fixture

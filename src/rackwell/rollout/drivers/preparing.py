@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +16,10 @@ from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import builds, declared
 from rackwell.provision.progress import Progress
 from rackwell.rollout.drivers import pair as pairs
-from rackwell.rollout.drivers.fleet import DRIVER
+from rackwell.rollout.drivers.fleet import DRIVER, USERSPACE
 from rackwell.rollout.drivers.pair import Pair
 from rackwell.rollout.plan import Plan, batches
+from rackwell.rollout.planning import SCHEMA as ROLLOUT
 from rackwell.rollout.preparing import Prepared, Wishes
 from rackwell.site.declaration import Site
 
@@ -30,6 +32,33 @@ def prepare(
     Raises:
         RackwellError: the declaration or an option does not hold, or a host could not return to what it has (exit 2);
             a reboot is needed and was not consented to (exit 4); a host does not answer (exit 6).
+    """
+    ready, seen = looked(site, version, kernel, wishes, skip, progress)
+    _consent(seen.hosts, wishes.allow_reboot)
+    return ready
+
+
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """What hosts and containers told.
+
+    Attributes:
+        hosts: of module ``pve_driver``. containers: of their own side of a roll. libraries: whether a container's are
+            the wanted driver's.
+    """
+
+    hosts: dict[str, dict[str, Any]]
+    containers: dict[str, dict[str, Any]]
+    libraries: dict[str, bool]
+
+
+def looked(
+    site: Site, version: str, kernel: str, wishes: Wishes, skip: dict[str, str], progress: Progress
+) -> tuple[Prepared, Looked]:
+    """As :func:`prepare`, without asking for consent; and what hosts and containers told.
+
+    Raises:
+        RackwellError: as there, but for the consent.
     """
     progress.safety = "no machine was touched"
     containers = _containers(site, wishes.limit)
@@ -51,12 +80,11 @@ def prepare(
     after = {name: pairs.wanted(site, site.hosts[name], version, kernel) for name in containers}
     for one in set(after.values()):
         _check_file(one)
-    told = _look(site, after, progress)
-    _consent(told, wishes.allow_reboot)
+    seen = _look(site, after, containers, progress)
     hosts = {
         name: {
             "containers": names,
-            "before": pairs.before(site, site.hosts[name], told[name]["facts"]).as_dict(),
+            "before": pairs.before(site, site.hosts[name], seen.hosts[name]["facts"]).as_dict(),
             "after": after[name].as_dict(),
         }
         for name, names in containers.items()
@@ -74,7 +102,7 @@ def prepare(
     }
     digest = next(iter(after.values())).digest
     plan = Plan(runid.new()[0], f"driver {version}", digest, cut, wishes.on_failure, skip, settings)
-    return Prepared(site, targets, built, plan)
+    return Prepared(site, targets, built, plan), seen
 
 
 def containers_of(plan: Plan) -> list[str]:
@@ -138,22 +166,31 @@ def _check_file(one: Pair) -> None:
         )
 
 
-def _look(site: Site, after: Mapping[str, Pair], progress: Progress) -> dict[str, dict[str, Any]]:
-    """What each host told. Raises RackwellError when one told nothing."""
+def _look(site: Site, after: Mapping[str, Pair], containers: Mapping[str, list[str]], progress: Progress) -> Looked:
+    """What they told. Raises RackwellError when a host told nothing."""
     directory = RunDirectory.create(site.state, "rolldriver")
     progress.log = directory.log
-    found: dict[str, dict[str, Any]] = {}
+    found = Looked({}, {}, {})
     for one in dict.fromkeys(after.values()):
         names = [name for name, pair in after.items() if pair == one]
+        inner = [each for name in names for each in containers[name]]
         played = runner.play(
-            "driver_look", site.path, directory, names, listener=progress.step, extra=one.extra(allow_reboot=False)
+            "driver_look",
+            site.path,
+            directory,
+            [*names, *inner],
+            listener=progress.step,
+            extra=one.extra(allow_reboot=False),
         )
         if played.interrupted:
             raise KeyboardInterrupt
         if played.problems:
             raise RackwellError(played.problems, played.exit_code)
-        found |= {name: told[-1] for name in names if (told := played.payloads(DRIVER, name))}
-    silent = [name for name in after if name not in found]
+        found.hosts.update({name: told[-1] for name in names if (told := played.payloads(DRIVER, name))})
+        found.containers.update({name: told[-1] for name in inner if (told := played.payloads(ROLLOUT, name))})
+        for name in inner:
+            found.libraries[name] = any(not told["needed"] for told in played.payloads(USERSPACE, name))
+    silent = [name for name in after if name not in found.hosts]
     if silent:
         why = f"{', '.join(silent)} told nothing"
         raise RackwellError(Problem("unreachable", "not every host could be looked at", "", why), ExitCode.UNREACHABLE)
