@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 from cli_rig import Rig, make_rig
 from driverworld import Box, Container, World
 
+from rackwell.rollout.drivers import fleet
 from rackwell.rollout.drivers.fleet import DriverFleet
 from rackwell.rollout.steps import Ended, Outcome
 
@@ -191,3 +192,26 @@ def test_a_driver_that_does_not_install_is_told_with_what_became_of_the_host(rig
     assert envelope["exit_code"] == 3
     assert [problem["code"] for problem in envelope["problems"]] == ["roll-returned"]
     assert world.boxes["pve1"].at("595.58.03")
+
+
+def test_people_are_told_of_hosts_and_drivers(rig: Rig, world: World) -> None:
+    """And not of containers, builds and releases."""
+    looked(rig, kept={"595.58.03": "b" * 64})
+    assert rig.at_site("roll", "--driver", NEW, *SKIPPED) == 0
+    assert "batch  host  state" in rig.out
+    assert "pve1 is declared with another driver: set driver_version" in rig.out
+    assert f"to driver {NEW} and kernel 6.17.13-2-pve" in rig.err
+    world.boxes["pve1"].stuck = frozenset({"595.58.03"})
+    assert rig.at_site("rollback") == 1
+    assert "neither driver was seen to serve here" in rig.err
+    assert "rackwell verify CONTAINER, for each of glm5-01" in rig.err
+
+
+def test_what_mends_a_host_stands_beside_what_ails_it(rig: Rig, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked(rig, kept={"595.58.03": "b" * 64})
+    world.boxes["pve1"].refuses = frozenset({NEW})
+    failed = Ended(Outcome.FAIL, "DKMS did not build the module", {"fix": "choose a newer driver"})
+    monkeypatch.setattr(fleet, "of_play", lambda _name, played: failed if played.failures else Ended(Outcome.OK))
+    assert rig.at_site("roll", "--driver", NEW, *SKIPPED) == 3
+    assert "DKMS did not build the module; to mend it: choose a newer driver" in rig.err
+    assert "the new driver was not accepted; the pair of before runs again, verified" in rig.err
