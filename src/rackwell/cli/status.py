@@ -54,11 +54,15 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     from rackwell.cli import tables
     from rackwell.cli.output import Outcome
     from rackwell.provision.looking import status as run
+    from rackwell.rollout.drivers.waiting import waiting
+    from rackwell.site import declaration
 
     terminal.safety = "status changes nothing"
     done = run(path, name, terminal)
     head = ["container", "host", "driver", "state", "release", "server", "gate", "tok/s", "on"]
     rows = [_cells(row) for row in done.rows]
+    hosts = {row.host for row in done.rows}
+    moved = [f"{host}: {text}" for host, text in waiting(declaration.load(path).state) if host in hosts]
 
     def show(out: Console) -> None:
         tables.table(out, head, rows)
@@ -69,11 +73,14 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
             if row.why and not row.gate.startswith("held"):
                 out.print(f"{row.container}: {row.why}\n  fix   {row.fix}")
 
+        for text in moved:
+            out.print(text)
         for router in done.routers:
             out.print(router.line)
 
     told = {
         "containers": [row.as_dict() for row in done.rows],
         "routers": [router.as_dict() for router in done.routers],
+        "hosts_in_a_roll": moved,
     }
     return Outcome(told, done.problems, done.exit_code, show)

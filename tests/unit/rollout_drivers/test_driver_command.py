@@ -21,6 +21,7 @@ from driverworld import Box, Container, World
 
 from rackwell.rollout.drivers import fleet
 from rackwell.rollout.drivers.fleet import DriverFleet
+from rackwell.rollout.drivers.waiting import waiting
 from rackwell.rollout.steps import Ended, Outcome
 
 NEW = "595.71.05"
@@ -159,6 +160,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
         return step
 
+    # nobody waits for a host that is away
+    monkeypatch.setattr(fleet, "BOOT_WAIT_S", 0.0)
     monkeypatch.setattr(DriverFleet, "_play", lambda _self, name, hosts, extra, **_: found.play(name, hosts, extra))
     monkeypatch.setattr(DriverFleet, "_ask", lambda _self, host, request, timeout=0: found.ask(host.name, request))
     monkeypatch.setattr(DriverFleet, "_preflight", lambda *_: Ended(Outcome.OK))
@@ -215,3 +218,16 @@ def test_what_mends_a_host_stands_beside_what_ails_it(rig: Rig, world: World, mo
     assert rig.at_site("roll", "--driver", NEW, *SKIPPED) == 3
     assert "DKMS did not build the module; to mend it: choose a newer driver" in rig.err
     assert "the new driver was not accepted; the pair of before runs again, verified" in rig.err
+
+
+def test_status_tells_of_a_host_that_a_roll_has(rig: Rig, world: World) -> None:
+    """Its container looks well from outside: it serves, with a driver that nobody has accepted yet."""
+    looked(rig, kept={"595.58.03": "b" * 64})
+    world.boxes["pve1"].gone_with = NEW
+    assert rig.at_site("roll", "--driver", NEW, *SKIPPED) == 6
+    (told,) = waiting(rig.site.root / ".rackwell")
+    assert told[0] == "pve1"
+    assert told[1].startswith("given up, perhaps half-way and out of rotation, by roll ")
+    world.boxes["pve1"].away = False
+    assert rig.at_site("resume") == 3
+    assert not list(waiting(rig.site.root / ".rackwell"))
