@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +101,16 @@ def dead_man(
         while not (new := set(place.rolls()) - known) and rolls[name].process.poll() is None:
             time.sleep(0.01)
         rolls[name].known = new.pop() if new else None
-    for name, (kind, step) in moments.items():
-        wanted = (name, kind, step)
-        record = rolls[name].until(lambda one, wanted=wanted: key(one)[:3] == wanted, rolls[name].known, whole=True)
+
+    def kill(name: str) -> None:
+        wanted = (name, *moments[name])
+        record = rolls[name].until(lambda one: key(one)[:3] == wanted, rolls[name].known, whole=True)
         if record is not None:
             rolls[name].kill(group=True)
+
+    # all at once: while one is waited for, the others go on
+    with ThreadPoolExecutor(len(moments)) as pool:
+        list(pool.map(kill, moments))
     took = watch.rest(place)
     after = place.see(wheels=True)
     for name, moment in moments.items():
