@@ -71,7 +71,7 @@ def alone(host: Host, changes: bool) -> IO[str] | None:
     """Wait for another process that installs: its controller may have died, and a build goes on for minutes without it.
 
     Args:
-        changes: this one is about to install: others wait for as long as what is returned is open.
+        changes: this one is about to install: others wait for as long as what is returned is open. Else it only waits.
 
     Raises:
         DriverError: ``driver-busy``, it did not end in time; nothing was touched.

@@ -168,8 +168,7 @@ def _converge(module: AnsibleModule) -> None:
     if os.geteuid() != 0:
         raise DriverError("not-root", "only root can look after the driver", fix="connect as root, or use become")
     if given["state"] != "checked":
-        # held until this process ends
-        _lock = steps.alone(HOST, changes=given["state"] == "present" and not module.check_mode)
+        steps.alone(HOST, changes=False)
     facts = look(HOST, want.version)
     if not facts.kernels:
         why = "/boot has no vmlinuz-*"
@@ -186,6 +185,11 @@ def _converge(module: AnsibleModule) -> None:
     if todo.run:
         path = _file(given, facts, want)
         directory = steps.check_file(HOST, path, given["sha256"], want.version)
+    # held until this process ends
+    _lock = steps.alone(HOST, changes=True)
+    if plan(look(HOST, want.version), want) != todo:
+        what, why = "the host was changed while it was looked at", "by another process; nothing was touched"
+        raise DriverError("driver-busy", what, socket.gethostname(), why, "run again")
     try:
         steps.bring(HOST, todo, want, facts, path, directory)
     except (DriverError, DeadlineError) as error:
