@@ -8,7 +8,8 @@
 
 Each round does, on the same hosts one after the other: `systemctl restart` alone, the playbook, and a roll without its
 benchmark. A poller in each container asks /health every 10 ms; the gap is from the first answer that is missing to the
-first one after it.
+first one after it. `of it by turns` is what a host takes from its lock to its unlock, by the journal: the rest is the
+start of the command and the staging, which all hosts do at once.
 """
 
 from __future__ import annotations
@@ -121,12 +122,20 @@ def playbook(place: Place, digest: str) -> None:
             raise SystemExit(done.stdout[-2000:] + done.stderr[-1000:])
 
 
-def roll(place: Place, build: str) -> None:
-    """The same by rackwell: staged, locked, checked before and after, journalled, promoted."""
+def roll(place: Place, build: str) -> list[float]:
+    """The same by rackwell: staged, locked, checked before and after, journalled, promoted.
+
+    Returns:
+        Seconds of each host from its lock to its unlock.
+    """
     options = ("--batch", "1", "--skip-gate", "bench", "--reason", "its time is not rackwell's")
     controller = place.begin("roll", build, *options, "--confirm-within", str(CONFIRM))
     if controller.wait() != 0:
         raise SystemExit(controller.told[-2000:])
+    journal = controller.journal()
+    records = [json.loads(line) for line in journal.read_text().splitlines()] if journal else []
+    at = {(one.get("host"), one.get("step"), one["kind"]): float(one["time"]) for one in records}
+    return [at[name, "unlock", "end"] - at[name, "lock", "begin"] for name in place.names]
 
 
 def main() -> int:
@@ -143,11 +152,12 @@ def main() -> int:
     names = ("restart alone", "playbook", "roll")
     walls: dict[str, list[float]] = {name: [] for name in names}
     gaps: dict[str, list[float]] = {name: [] for name in names}
+    turns: list[float] = []
     for number in range(arguments.rounds):
         for name, act in (
             (names[0], lambda: restart(place)),
             (names[1], lambda: playbook(place, place.digest(BUILDS[0]))),
-            (names[2], lambda: roll(place, BUILDS[1])),
+            (names[2], lambda: turns.extend(roll(place, BUILDS[1]))),
         ):
             took, found = polled(place, act)
             walls[name].append(took / len(place.names))
@@ -160,8 +170,11 @@ def main() -> int:
         wall, gap = statistics.median(walls[name]), statistics.median(gaps[name])
         figures[name] = {"wall_s": wall, "wall_beyond_s": wall - own, "gap_s": gap, "gap_beyond_s": gap - own_gap}
         print(f"{name:<14} {wall:>9.1f} {wall - own:>19.1f} {gap:>7.2f} {gap - own_gap:>19.2f}")
+    turn = statistics.median(turns)
+    print(f"{'of it by turns':<14} {turn:>9.1f} {turn - own:>19.1f}")
     if arguments.out:
-        arguments.out.write_text(json.dumps({"figures": figures, "walls": walls, "gaps": gaps}, indent=1) + "\n")
+        told = {"figures": figures, "turn_s": turn, "turn_beyond_s": turn - own}
+        arguments.out.write_text(json.dumps({**told, "walls": walls, "gaps": gaps, "turns": turns}, indent=1) + "\n")
     return 0
 
 

@@ -118,7 +118,9 @@ def dead_man(
         code = rolls[name].process.poll()
         if code != -9:
             wrong.append(Wrong("-", name, f"it was not killed: {code}, {rolls[name].told[-300:]}"))
-        if seen["release"]["slot"] != before[name]:
+        # the request to promote is on its way by then, in a process of its own: it may have come or not
+        may = {before[name], place.digest(build)} if moment == ("begin", "promote") else {before[name]}
+        if seen["release"]["slot"] not in may:
             wrong.append(Wrong("I1", name, f"it runs {seen['release']['slot'][:12]}, before {before[name][:12]}"))
         if took >= watch.AT_REST:
             wrong.append(Wrong("I2", name, f"it did not come to rest within {took:.0f} s: {seen['change']}"))
