@@ -74,6 +74,9 @@ def _(it: Case) -> None:
     """SIGKILL, and nobody comes back: in the switch, when it is open, before it is promoted; a host each."""
     what = [("begin", "switch"), ("end", "switch"), ("begin", "promote")]
     kills.dead_man(it.place, it.report, it.target, dict(zip(it.place.names, what, strict=False)), QUICK)
+    began, wrong = time.monotonic(), list[Wrong]()
+    faults.converges(it, wrong)
+    it.report.add("dead-man", "one more roll", wrong, began)
 
 
 def _signals(it: Case, kind: str, numbers: Sequence[signal.Signals], at: str) -> None:

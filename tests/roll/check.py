@@ -148,15 +148,17 @@ def agrees(
         ours = change.get("run") == result.get("run")
         if told == "promoted" and not (slot == release and (not ours or change.get("state") == "promoted")):
             found.append(Wrong("I6", name, f"said to be promoted, and runs {slot[:12]}, change {change}"))
+        if told == "present" and not slot == release == before[name]:
+            found.append(Wrong("I6", name, f"said to be present, and runs {slot[:12]}, before {before[name][:12]}"))
         if told in ("returned", "untouched") and slot != before[name]:
             found.append(Wrong("I6", name, f"said to be {told}, and runs {slot[:12]}, before {before[name][:12]}"))
-        if told in ("promoted", "returned", "untouched") and not serves(seen[name]):
+        if told in ("promoted", "present", "returned", "untouched") and not serves(seen[name]):
             found.append(Wrong("I6", name, f"said to be {told}, and does not serve"))
         if told == "broken" and serves(seen[name]):
             found.append(Wrong("I6", name, "said to be broken, and serves"))
     results = {host["result"] for host in said.values()}
     fits = {
-        0: results <= {"promoted"} or bool(result.get("stopping")),
+        0: results <= {"promoted", "present"} or bool(result.get("stopping")),
         1: "broken" in results or any(host["trouble"] for host in said.values()),
         3: "returned" in results and "broken" not in results and "lost" not in results,
     }
