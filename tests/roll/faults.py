@@ -18,7 +18,7 @@ from report import Report
 QUICK = ("--skip-gate", "bench", "--reason", "the harness has other faults")
 #: losses of less than a third cannot be told from noise by one short point
 GATE = ("--min-effect", "0.3")
-UNREACHABLE, INTERRUPTED = 6, 130
+RETURNED, HELD, UNREACHABLE, INTERRUPTED = 3, 4, 6, 130
 
 
 @dataclasses.dataclass
@@ -93,6 +93,12 @@ def put(it: Case, fault: Fault) -> None:
         controller = place.begin("resume", journal.parent.name)
         codes.append(controller.wait())
         if codes[-1] not in fault.last:
+            wrong.append(Wrong("I5", "controller", f"resume: exit {codes[-1]}: {controller.told[-500:]}"))
+    if code == HELD and journal is not None:
+        # a person decides
+        controller = place.begin("resume", journal.parent.name, "--return", it.first)
+        codes.append(controller.wait())
+        if codes[-1] != RETURNED:
             wrong.append(Wrong("I5", "controller", f"resume: exit {codes[-1]}: {controller.told[-500:]}"))
     watch.rest(place)
     wrong += watch.over(place, controller, journal, before) if journal else _nothing(place, before)
