@@ -437,7 +437,9 @@ def _(it: Case) -> None:
 
 def _restart(it: Case) -> None:
     for name in it.place.names:
-        it.place.ssh(name, "systemctl", "restart", "rackwell-inference.service", check=False)
+        # what began it often enough before must not count: the story is of other things than the limit of starts
+        again = "systemctl reset-failed rackwell-inference.service; systemctl restart rackwell-inference.service"
+        it.place.ssh(name, again, check=False)
 
 
 def _paced(factor: float) -> dict[str, list[float]]:
