@@ -315,8 +315,8 @@ def _signal_play(mark: str, number: signal.Signals) -> None:
 def _end_leftovers(mark: str) -> None:
     """End what an interrupted play left running on this machine.
 
-    Ansible's worker passes the signal on to its process group, but not always before it ends itself (about 1 of 100 on
-    a loaded machine): a local task would go on, unseen.
+    Ansible's worker passes the signal on to its process group, but not always before it ends itself (seen once in some
+    180 interrupts on a loaded machine): a local task would go on, unseen.
     """
     end = time.monotonic() + _LEFTOVER_GRACE
     sent: set[int] = set()
