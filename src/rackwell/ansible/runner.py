@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -302,14 +302,11 @@ def _signal_play(mark: str, number: signal.Signals) -> None:
 
     ansible-runner knows only how to kill. Ansible's own workers lead sessions of their own, and get the signal from it.
     """
-    sign = f"{_MARK}={mark}".encode()
-    for pid in _children(os.getpid()):
-        with contextlib.suppress(OSError):
-            if sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                tree = [pid, *_descendants(pid)] if number is signal.SIGKILL else [pid]
-                for target in tree:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(target, number)
+    for pid in _marked(mark, _children(os.getpid())):
+        tree = [pid, *_descendants(pid)] if number is signal.SIGKILL else [pid]
+        for target in tree:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(target, number)
 
 
 def _end_leftovers(mark: str) -> None:
@@ -320,7 +317,7 @@ def _end_leftovers(mark: str) -> None:
     """
     end = time.monotonic() + _LEFTOVER_GRACE
     sent: set[int] = set()
-    while left := _marked(mark):
+    while left := _marked(mark, _everybody()):
         must_kill = time.monotonic() > end
         for pid in left if must_kill else left - sent:
             with contextlib.suppress(OSError):
@@ -332,15 +329,20 @@ def _end_leftovers(mark: str) -> None:
             return
 
 
-def _marked(mark: str) -> set[int]:
-    """The processes of this machine that carry `mark`; a dead one's environment is empty."""
+def _marked(mark: str, among: Iterable[int]) -> set[int]:
+    """Those processes that carry `mark`; a dead one's environment is empty."""
     sign = f"{_MARK}={mark}".encode()
     found: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
+    for pid in among:
         with contextlib.suppress(OSError):
-            if sign in (process / "environ").read_bytes().split(b"\0"):
-                found.add(int(process.name))
+            if sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
     return found
+
+
+def _everybody() -> list[int]:
+    """The processes of this machine."""
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*")]
 
 
 def _children(pid: int) -> list[int]:
