@@ -55,14 +55,13 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     from rackwell.cli.output import Outcome
     from rackwell.provision.looking import status as run
     from rackwell.rollout.drivers.waiting import waiting
-    from rackwell.site import declaration
 
     terminal.safety = "status changes nothing"
     done = run(path, name, terminal)
     head = ["container", "host", "driver", "state", "release", "server", "gate", "tok/s", "on"]
     rows = [_cells(row) for row in done.rows]
     hosts = {row.host for row in done.rows}
-    moved = [f"{host}: {text}" for host, text in waiting(declaration.load(path).state) if host in hosts]
+    moved = [f"{host}: {text}" for host, text in waiting(done.state) if host in hosts]
 
     def show(out: Console) -> None:
         tables.table(out, head, rows)

@@ -52,12 +52,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Looked:
-    """The rows of a site, its routers, and who did not answer."""
+    """The rows of a site, its routers, and who did not answer; ``state``: the directory of the site's own state."""
 
     rows: list[Row]
     problems: list[Problem]
     exit_code: ExitCode
-    routers: list[routerview.RouterRow] = dataclasses.field(default_factory=list)
+    routers: list[routerview.RouterRow]
+    state: Path
 
 
 def status(path: Path, name: str, progress: Progress) -> Looked:
@@ -92,7 +93,7 @@ def status(path: Path, name: str, progress: Progress) -> Looked:
         problems += held
         code = ExitCode.HELD if code == ExitCode.DONE else code
     rows = [_row(site, node, played) for node in nodes]
-    return Looked(rows, problems, code, [routerview.row(router, played) for router in routers])
+    return Looked(rows, problems, code, [routerview.row(router, played) for router in routers], site.state)
 
 
 def _unreachable(played: PlayResult) -> list[Problem]:

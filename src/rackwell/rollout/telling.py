@@ -134,7 +134,7 @@ def _meanwhile(state: State, again: str) -> str:
 def problems(state: State, again: str) -> list[Problem]:
     """What is wrong with a roll that is over, host by host."""
     found = []
-    driver = state.plan.settings.get("driver")
+    driver = state.plan.one_at_a_time
     for host in (state.hosts[name] for name in state.plan.hosts):
         if host.result is Result.BROKEN:
             what, fix = (
