@@ -393,7 +393,7 @@ class Activation:
         return Healthy(invocation, round(self._clock() - begin, 1), answer)
 
     def _put(self, wanted: Snapshot) -> None:
-        """Put files and slot in place; ``None`` removes."""
+        """Put files and slot in place; ``None`` removes. systemd reads them when restarts are held, or not any more."""
         for path, text, mode in (
             (self.paths.unit_file, wanted.unit, 0o644),
             # may hold tokens; systemd reads it as root
@@ -405,7 +405,6 @@ class Activation:
                 # a return must need no space for what is there already
                 files.commit(files.stage(path, text, mode), path)
         files.switch_slot(self.paths.root, SLOT, wanted.release)
-        self.system.systemctl("daemon-reload")
 
     # -- the whole -----------------------------------------------------------------------------------------------
 
@@ -442,7 +441,8 @@ class Activation:
         self._stop()
         self._put(wanted)
         healthy = self._start(check)
-        self.system.systemctl("enable", self.unit)
+        if not self.system.show(self.unit).enabled:
+            self.system.systemctl("enable", self.unit)
         self._keep(wanted, check, healthy)
         self._end("activated", release=wanted.release, ready_seconds=healthy.ready_seconds)
         return healthy
@@ -474,11 +474,11 @@ class Activation:
         """
         self._stop()
         if not back.active:
-            self._hold_restarts(False)
             if back.unit is not None:
                 self._put(back)
             else:
                 self._disable()
+            self._hold_restarts(False)
             self._end_of_return("left-stopped", release=back.release)
             return (
                 False,
@@ -497,8 +497,8 @@ class Activation:
 
     def put_back(self, back: Snapshot) -> None:
         """Put files and slot of what ran before in place and start nothing: the boot does. Raises OSError."""
-        self._hold_restarts(False)
         self._put(back)
+        self._hold_restarts(False)
         self._end("put-back", release=back.release)
 
     def _disable(self) -> None:

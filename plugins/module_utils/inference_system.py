@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_log import MANY_LINES
@@ -142,6 +143,13 @@ class System:
     def show(self, unit: str) -> UnitState:
         """The unit's present state."""
         return parse_show(self._run("systemctl", "show", unit, "--property=" + ",".join(_PROPERTIES)).stdout)
+
+    def show_all(self, units: Sequence[str]) -> list[UnitState]:
+        """The present states of several units, in their order."""
+        told = self._run("systemctl", "show", *units, "--property=" + ",".join(_PROPERTIES)).stdout
+        states = [parse_show(block) for block in told.split("\n\n")]
+        # one that systemd does not tell of at all cannot be said to have ended
+        return states if len(states) == len(units) else [self.show(unit) for unit in units]
 
     def journal(self, invocation: str, cursor: str = "") -> tuple[list[str], str]:
         """Lines of one start of a unit, after a cursor; without one the last ones only.

@@ -23,22 +23,21 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import inference_file
 from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_change as changes
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
     Activation,
-    Check,
     Gate,
     GateError,
     Paths,
-    Snapshot,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_wanted import Prepared
 
 WORK = "rackwell-rollout-work"
 #: orders the verification that follows a return at boot
 VERIFY = WORK + "-verify"
-#: long work runs in one of these: asked for, by the deadline, once more, after a boot
-_SERVICES = tuple(name + ".service" for name in (WORK, changes.TIMER, changes.AGAIN, VERIFY))
+#: long work runs in one of these: asked for, by the deadline, once more, after a boot; the timer: ordered, not begun
+_UNITS = (*(name + ".service" for name in (WORK, changes.TIMER, changes.AGAIN, VERIFY)), VERIFY + ".timer")
 SCHEMA = "rackwell.rollout_host/1"
 #: what a request for the short part waits for another one, and long work for other long work: a return that comes
 #: late is better than one that gives up
@@ -65,6 +64,7 @@ class Agent:
         self.directory = directory
         self.locks = Locks(directory, moment)
         self.changes = changes.Changes(directory, activation, system, command, moment)
+        self.prepared = Prepared(directory)
         self._activation = activation
         self._system = system
         self._command = command
@@ -95,31 +95,40 @@ class Agent:
         op = str(request.get("op"))
         if op == "check":
             return self.healthy()
+        run = str(request["run"]) if op != "look" else str(request.get("run") or "")
         if op == "look":
-            return self.look(float(request.get("wait_s") or 0), str(request.get("run") or ""))
+            return self.look(float(request.get("wait_s") or 0), run)
+        if op == "preflight":
+            return {**self.look(0, run), **self.healthy()}
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        run = str(request["run"])
+        if op == "prepare":
+            # it belongs to this run, and touches nothing: the host may be another one's until then
+            return self._prepare(run, request["wanted"])
         with self._alone():
             if op == "lock":
                 return self._lock(run, request)
             self.locks.check(run, int(request["epoch"]))
-            if op == "switch":
-                return self._switch(run, request)
-            if op == "turn":
-                return self._turn(run, str(request["side"]))
-            if op == "promote":
-                return self._told(self.changes.promote(self._mine(run)))
-            if op == "return":
-                return self._work("return", run, str(request.get("why") or "asked for"))
-            if op == "hold":
-                self.changes.record("held", run=run, seconds=int(request["hold_s"]))
-                return self._told(self.changes.extend(self._mine(run), int(request["hold_s"])))
-            if op == "renew":
-                return self._renew(run)
-            if op == "unlock":
-                self.changes.record("unlocked", run=run)
-                self.locks.release()
-                return {}
+            return self._fenced(op, run, request)
+
+    def _fenced(self, op: str, run: str, request: dict[str, Any]) -> dict[str, Any]:
+        """What only the run that holds this host may ask for."""
+        if op == "switch":
+            return self._switch(run, request)
+        if op == "turn":
+            return self._turn(run, str(request["side"]))
+        if op == "promote":
+            return self._told(self.changes.promote(self._mine(run)))
+        if op == "return":
+            return self._work("return", run, str(request.get("why") or "asked for"))
+        if op == "hold":
+            self.changes.record("held", run=run, seconds=int(request["hold_s"]))
+            return self._told(self.changes.extend(self._mine(run), int(request["hold_s"])))
+        if op == "renew":
+            return self._renew(run)
+        if op == "unlock":
+            self.changes.record("unlocked", run=run)
+            self.locks.release()
+            return {}
         raise ValueError(f"unknown request {op!r}")
 
     def _lock(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -155,15 +164,26 @@ class Agent:
     def _told(self, change: changes.Change) -> dict[str, Any]:
         return {"change": change.told(self._moment())}
 
+    def _prepare(self, run: str, data: dict[str, Any]) -> dict[str, Any]:
+        wanted = self.prepared.put(run, data)
+        activation = self._activation
+        lacking = wanted.lacking(activation.paths.root, activation.unit)
+        # the boot gate is asked again before the switch, and what serves now is looked at by itself
+        return {"lacking": [lack._asdict() for lack in lacking if lack.code != "gate-held"]}
+
     def _switch(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
         change = self.changes.present()
         if change is not None and change.run == run and change.state in (changes.OPEN, changes.PROMOTED):
             return self._told(change)  # it was done, and the answer was lost
         if not self._working():
-            wanted = Snapshot(**request["wanted"], active=True, enabled=True)
-            check = Check(**request["check"])
+            wanted = self.prepared.get(run)
+            if wanted is None:
+                raise ValueError("nothing is prepared on this host for this run; begin the roll anew")
+            lacking = wanted.lacking(self._activation.paths.root, self._activation.unit)
+            if lacking:
+                return {"lacking": [lack._asdict() for lack in lacking]}
             self.changes.prepare(
-                run, int(request["epoch"]), wanted, check, int(request["confirm_s"]), request.get("fatal")
+                run, int(request["epoch"]), wanted.snapshot(), wanted.check, int(request["confirm_s"]), wanted.fatal
             )
         return self._work("switch", run)
 
@@ -186,10 +206,7 @@ class Agent:
 
     def _working(self) -> bool:
         """Whether long work is under way, whoever began it: a run, the deadline, or the boot."""
-        if any(not self._system.show(name).ended for name in _SERVICES):
-            return True
-        # ordered, and not begun yet
-        if not self._system.show(VERIFY + ".timer").ended:
+        if not all(state.ended for state in self._system.show_all(_UNITS)):
             return True
         if not os.path.exists(self._work_lock):
             return False
@@ -207,13 +224,17 @@ class Agent:
             self._sleep(0.2)
         moment = self._moment()
         change, lock = self.changes.present(), self.locks.present()
+        present = self._activation.present()
+        wanted = self.prepared.get(run) if run else None
         mine = change if change is not None and (not run or change.run == run) else None
         return {
             "schema": SCHEMA,
             "boot_id": moment.boot_id,
             "working": self._working(),
-            "release": self._activation.present().release,
-            "serves": self._activation.present().active,
+            "release": present.release,
+            "serves": present.active,
+            # what the run's switch would change; null: it has prepared nothing here
+            "differs": None if wanted is None else wanted.differs(present),
             "lock": lock.told(moment) if lock else None,
             "ours": lock is not None and lock.run == run,
             "epoch": self.locks.epoch(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import py_compile
 import shutil
 import sys
 from typing import NamedTuple
@@ -101,6 +102,10 @@ def put(wanted: Install) -> None:
     for path in differences(wanted):
         text, mode = wanted.wanted[path]
         files.write(path, text, mode)
+        if path.endswith(".py"):
+            # each request starts the program anew, and it writes nothing itself: compiled here, it starts sooner.
+            # What does not compile is told when it runs
+            py_compile.compile(path, quiet=2)
     library = os.path.dirname(wanted.tree)
     for name in os.listdir(library):
         other = os.path.join(library, name)

@@ -98,24 +98,6 @@ options:
     description: Seconds from start to ready. An engine that dies is noticed at once, whatever this is.
     type: int
     default: 3600
-  roll:
-    description:
-      - The roll that this switch is a part of. The host switches by itself then, and returns by itself unless the roll
-        confirms the change. Needs M(rackwell.gpu.rollout_host).
-    type: dict
-    suboptions:
-      run:
-        description: Its id.
-        type: str
-        required: true
-      epoch:
-        description: The epoch that this host gave it with the lock.
-        type: int
-        required: true
-      confirm_s:
-        description: Seconds from a start that serves to the return, unless the roll renews or confirms.
-        type: int
-        default: 120
   allow_stop:
     description: Consent to end what a running server serves. Without it O(state=stopped) fails when one runs.
     type: bool
@@ -210,17 +192,15 @@ journal:
   elements: str
 """
 
-import json
 import os
 import signal
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.rackwell.gpu.plugins.module_utils import inference_access as access
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
-from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_preflight as preflight
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
     HELD,
     SLOT,
@@ -244,8 +224,6 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_guard import 
 
 SCHEMA = "rackwell.inference_server/1"
 STATE = "/var/lib/rackwell"
-#: the host's own side of a roll, as module rollout_host installs it
-LAUNCHER = "/usr/local/lib/rackwell/rollout-agent"
 # a text of another shape than expected, too: nothing may end a switch before its return
 _UNFORESEEN = (CommandError, OSError, ValueError, LookupError, TypeError)
 _FIXES = {
@@ -269,7 +247,6 @@ class Server:
         self.release: str = p["release"] or ""
         self.root: str = p["root"]
         self.user: str = p["user"]
-        self.roll: dict[str, Any] = p.get("roll") or {}
         self.check = Check(
             host=p["host"],
             port=p["port"],
@@ -490,55 +467,15 @@ class Server:
         Returns:
             In check mode, what is missing and would have been made by the steps before this one.
         """
-        missing: list[tuple[str, str, str, str, str]] = []
-        release = os.path.join(self.root, "releases", self.release)
-        if not os.path.isfile(os.path.join(release, "complete")):
-            why = "its marker 'complete' is not there: it was never staged, or its staging was interrupted"
-            what = f"release {self.release[:12]} is not staged here"
-            missing.append(("release-incomplete", what, release, why, "stage it (rackwell provision does)"))
-        if not access.has_user(self.user):
-            what = f"user {self.user} does not exist"
-            missing.append(
-                ("user-missing", what, "/etc/passwd", "the server runs as this user", f"useradd -r {self.user}")
-            )
-        model = self.module.params["model_path"]
-        if model:
-            missing += self._model_problems(model)
-        self._preflight_port()
+        missing = preflight.lacking(self.root, self.release, self.user, self.module.params["model_path"] or "")
+        for lack in preflight.in_the_way(self.unit, self.check.host, self.check.port):
+            fail(self.module, *lack)
         held = self._condition()
         if not self.module.check_mode:
-            if missing:
-                fail(self.module, *missing[0])
+            for lack in missing:
+                fail(self.module, *lack)
             self._held_or_not(held)
-        return [*(what for _code, what, _where, _why, _fix in missing), *([held] if held else [])]
-
-    def _model_problems(self, model: str) -> list[tuple[str, str, str, str, str]]:
-        if not os.path.isdir(model):
-            why = "no such directory in this container"
-            fix = "declare its mount in pve_container_mounts, or correct model.path in the profile"
-            return [("model-missing", "the model is not there", model, why, fix)]
-        if not access.has_user(self.user):
-            return []
-        bad = access.unreadable_as(self.user, [model])
-        if not bad:
-            return []
-        fix = "give others read access where the files really lie: chmod -R o+rX DIRECTORY on the Proxmox host"
-        return [("model-missing", f"user {self.user} cannot read the model", model, bad[0][1], fix)]
-
-    def _preflight_port(self) -> None:
-        host, port = self.check.host, self.check.port
-        if not ports.is_local(host):
-            why = "no interface of this container has that address"
-            fix = "set server.host in the profile to an address of the container, 127.0.0.1 or 0.0.0.0"
-            fail(self.module, "address-not-here", f"the server cannot bind to {host}", self.unit, why, fix)
-        for owner in ports.port_owners(host, port):
-            if not owner.belongs_to(self.unit):
-                self._fail(
-                    "port-taken",
-                    f"port {port} is taken",
-                    f"{host}:{port}",
-                    f"process {owner.pid} listens there: {owner.command}; nothing was touched",
-                )
+        return [*(lack.what for lack in missing), *([held] if held else [])]
 
     def started(self) -> None:
         """Bring the server to what is declared."""
@@ -559,67 +496,18 @@ class Server:
             note = "; not there yet: " + ", ".join(notes) if notes else ""
             done(self.module, True, {**plan, "missing": notes}, diff=diff, msg=told + note)
         self._nobody_rolls()
-        if self.roll:
-            self._by_agent(reasons, diff)
         with files.exclusive(self.paths.lock) as mine:
             if not mine:
                 self._activation_runs()
             reasons = self._still(drift, reasons)
             self._activate(reasons, self._diff())
 
-    # -- in a roll -----------------------------------------------------------------------------------------------
-
     def _nobody_rolls(self) -> None:
         """A host in the middle of a roll is that roll's alone."""
-        why = rolling(STATE, str(self.roll.get("run") or ""))
+        why = rolling(STATE)
         if why:
             fix = "wait for it; rackwell status shows it, rackwell resume or abort ends one that died"
             fail(self.module, "locked", "a roll is under way on this host", self.unit, why, fix)
-
-    def _agent(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask the host's own side of a roll, which goes on whatever becomes of this process."""
-        code, out, err = self.module.run_command([LAUNCHER, "ask"], data=json.dumps(request))
-        try:
-            told: dict[str, Any] = json.loads(out)
-        except ValueError:
-            told = {"error": (err or out).strip()[-400:] or f"it ended with {code}"}
-        if told.get("refused"):
-            fix = "rackwell status shows whose it is"
-            fail(self.module, "locked", "this host refuses the roll", self.unit, told["refused"], fix)
-        if code != 0 or told.get("error"):
-            fix = "rackwell provision installs it anew"
-            fail(self.module, "agent-failed", "the host's own side of the roll failed", LAUNCHER, told["error"], fix)
-        return told
-
-    def _by_agent(self, reasons: list[str], diff: list[dict[str, str]]) -> None:
-        """Have the host itself switch, wait, and return when that start is not accepted."""
-        p = self.module.params
-        wanted = {"unit": p["unit"], "environment": p["environment"], "release": self.release}
-        asked = {"op": "switch", **self.roll, "wanted": wanted, "check": self.check._asdict(), "fatal": p["fatal"]}
-        told = self._agent(asked)
-        while told.get("working"):
-            told = self._agent({"op": "look", "run": self.roll["run"], "wait_s": 30})
-        change = told.get("change") or {}
-        if change.get("state") == "open":
-            result = {
-                "schema": SCHEMA,
-                "unit": self.unit,
-                "release": self.release,
-                "reasons": reasons,
-                "change": change,
-            }
-            done(self.module, True, result, diff=diff)
-        self._fail(
-            change.get("code") or "switch-error",
-            "the new release was not accepted",
-            self.unit,
-            change.get("why") or "the work on this host ended without a word",
-            log=change.get("log") or [],
-            journal=change.get("journal") or [],
-            rolled_back=True,
-            rollback_verified=change.get("state") == "returned",
-            change=change,
-        )
 
     def _still(self, drift: list[str], reasons: list[str]) -> list[str]:
         """The reasons as they hold under the lock: since the first look, which may have waited for a server that was
@@ -714,14 +602,6 @@ def argument_spec() -> dict[str, Any]:
         "condition": {"type": "list", "elements": "str", "default": []},
         "fatal": {"type": "list", "elements": "dict", "default": []},
         "ready_timeout": {"type": "int", "default": 3600},
-        "roll": {
-            "type": "dict",
-            "options": {
-                "run": {"type": "str", "required": True},
-                "epoch": {"type": "int", "required": True},
-                "confirm_s": {"type": "int", "default": 120},
-            },
-        },
         "allow_stop": {"type": "bool", "default": False},
         "return_after": {"type": "int", "default": 0},
         "state": {"type": "str", "choices": ["started", "checked", "running", "stopped"], "default": "started"},

@@ -18,10 +18,11 @@ from rackwell.ansible import ssh
 from rackwell.ansible.results import PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import RackwellError
-from rackwell.provision import builds
+from rackwell.provision import builds, explaining
 from rackwell.provision.builds import Built
 from rackwell.provision.declared import Target
 from rackwell.provision.progress import Progress
+from rackwell.rollout import answers
 from rackwell.rollout.benches import Benches
 from rackwell.rollout.plan import Plan
 from rackwell.rollout.routers import Routers
@@ -101,7 +102,7 @@ class LiveFleet:
         return {name: self._staged(name, plan, played) for name in names}
 
     def _staged(self, name: str, plan: Plan, played: PlayResult) -> Ended:
-        ended = of_play(name, played)
+        ended = answers.of_play(name, played)
         if ended.outcome is not Outcome.OK:
             return ended
         if self.known[name].connection is None:
@@ -140,31 +141,22 @@ class LiveFleet:
 
     def _preflight(self, host: Host, plan: Plan) -> Ended:
         """What there is to return to must serve, and must have been measured."""
-        seen = self._ask(host, {"op": "look", "run": plan.run})
-        if seen.outcome is not Outcome.OK:
-            return seen
-        serving = str(seen.data.get("release") or "")
-        self._benches.serving[host.name] = serving
-        if serving == plan.release and self._as_declared(host):
+        told = self._ask(host, {"op": "preflight", "run": plan.run}, timeout=180)
+        if told.outcome is not Outcome.OK:
+            return told
+        self._benches.serving[host.name] = str(told.data.get("release") or "")
+        # unit and environment come from the profile, not from the release
+        if told.data.get("differs") == [] and told.data["healthy"]:
             return Ended(Outcome.OK, "", {"already": True})
         # before minutes are spent on a baseline
         routed = self._routers.look(host.name)
         if routed.outcome is not Outcome.OK:
             return routed
-        told = self._ask(host, {"op": "check"}, timeout=180)
-        if told.outcome is not Outcome.OK:
-            return told
         if not told.data["healthy"] and "healthy" not in plan.skip:
             return Ended(Outcome.FAIL, f"what it serves now could not be returned to: {told.data['why']}")
         if "bench" in plan.skip:
             return Ended(Outcome.OK)
         return self._benches.baseline(host, plan)
-
-    def _as_declared(self, host: Host) -> bool:
-        """Whether a switch would change nothing: unit and environment come from the profile, not from the release."""
-        played = self._play("roll_switch", [host.name], {}, check=True)
-        mine = played.hosts.get(host.name)
-        return not played.failures and mine is not None and not mine.changed
 
     def _drain(self, host: Host, plan: Plan) -> Ended:
         ended = self._routers.drain(host.name, plan.run)
@@ -202,28 +194,38 @@ class LiveFleet:
         return Ended(Outcome.OK)
 
     def _switch(self, host: Host, plan: Plan) -> Ended:
-        roll = {"run": plan.run, "epoch": host.epoch, "confirm_s": int(plan.settings.get("confirm_s", 120))}
-        played = self._play("roll_switch", [host.name], {"__inference_server_roll": roll})
-        ended = of_play(host.name, played)
-        reported = played.payloads("rackwell.inference_server", host.name)
-        if ended.outcome is Outcome.OK:
-            change = (reported[-1].get("change") if reported else None) or {}
-            if change.get("state") == "open":
-                return Ended(Outcome.OK, data={"seconds": change.get("seconds")})
-            # the play changed nothing of the roll's: either it was switched before, or it serves as declared since then
-            looked = self._look(host, plan)
-            if looked.outcome is Outcome.OK and looked.change is Change.NONE:
-                return Ended(Outcome.OK, "", {"already": True})
-            return Ended(Outcome.UNREACHABLE, "the play and the host do not agree on what was switched")
-        if ended.outcome is Outcome.FAIL:
-            # what became of it only the host knows: the play may have failed before it touched anything
-            looked = self._look(host, plan)
-            if looked.outcome is not Outcome.OK:
-                return Ended(Outcome.UNREACHABLE, ended.why)
-            if looked.change is Change.OPEN:
-                return Ended(Outcome.UNREACHABLE, ended.why)
-            return dataclasses.replace(ended, data={**ended.data, "change": looked.data["change"]})
-        return ended
+        confirm = int(plan.settings.get("confirm_s", 120))
+        asked = self._ask(
+            host, {"op": "switch", "run": plan.run, "epoch": host.epoch, "confirm_s": confirm}, timeout=180
+        )
+        for lack in asked.data.get("lacking") or []:
+            told = {"code": lack["code"], "fix": lack["fix"], "change": str(Change.NONE)}
+            return Ended(Outcome.FAIL, f"{lack['what']}: {lack['why']}; nothing was touched", told)
+        if asked.outcome in (Outcome.UNREACHABLE, Outcome.REFUSED):
+            return asked
+        # what became of it only the host knows, also when it could not even begin
+        knows = self._known_of(host, plan)
+        if knows.outcome is not Outcome.OK:
+            return dataclasses.replace(knows, why=asked.why or knows.why)
+        change = knows.data.get("change") or {}
+        looked = answers.looked(host, knows.data)
+        if change.get("state") in ("open", "promoted"):
+            return Ended(Outcome.OK, data={"seconds": change.get("seconds")})
+        if looked.change is Change.OPEN or (looked.change is Change.NONE and asked.outcome is Outcome.OK):
+            # neither switched nor returned, and nothing works on it: the next look will show
+            return Ended(Outcome.UNREACHABLE, asked.why or "the work on the host ended without a word")
+        return self._lost_start(host, change, asked.why or looked.why, looked)
+
+    def _lost_start(self, host: Host, change: Mapping[str, Any], why: str, looked: Ended) -> Ended:
+        """A start that the host did not accept, with what the diagnosis rules make of its log."""
+        target = self._targets[host.name]
+        finding = explaining.finding_in(
+            change.get("journal") or [], explaining.known(target.site, target.container, self._built)
+        )
+        told = {**looked.data, "code": str(change.get("code") or "")}
+        if finding is not None:
+            why, told = f"{explaining.sentence(finding)}. {why}", {**told, "fix": finding.remedy}
+        return Ended(Outcome.FAIL, why, told)
 
     def _bench(self, host: Host, plan: Plan) -> Ended:
         if "bench" in plan.skip:
@@ -250,25 +252,15 @@ class LiveFleet:
         """Wait for what the host is in the middle of, and ask."""
         if host.looks:
             time.sleep(LOOK_PAUSE_S * host.looks)
+        told = self._known_of(host, plan)
+        return told if told.outcome is not Outcome.OK else answers.looked(host, told.data)
+
+    def _known_of(self, host: Host, plan: Plan) -> Ended:
+        """What the host knows, in its own words, once it is in the middle of nothing."""
         while True:
             told = self._ask(host, {"op": "look", "run": plan.run, "wait_s": 20}, timeout=60)
             if told.outcome is not Outcome.OK or not told.data.get("working"):
-                break
-        if told.outcome is not Outcome.OK:
-            return told
-        change = told.data.get("change") or {}
-        state = str(change.get("state") or "none")
-        found = {"promoted": Change.PROMOTED, "returned": Change.RETURNED, "broken": Change.BROKEN, "none": Change.NONE}
-        data = {
-            "change": str(found.get(state, Change.OPEN)),
-            "ours": bool(told.data.get("ours")),
-            "drained": host.drained,
-            "unhealthy": state in {"switching", "returning"},
-            "told": {
-                name: change.get(name) for name in ("from", "to", "side", "why", "code", "seconds") if change.get(name)
-            },
-        }
-        return Ended(Outcome.OK, str(change.get("why") or ""), data)
+                return told
 
     # -- how -----------------------------------------------------------------------------------------------------
 
@@ -278,7 +270,7 @@ class LiveFleet:
         if connection is None:
             return Ended(Outcome.UNREACHABLE, "it is not known how it is reached")
         said = ssh.ask(connection, [LAUNCHER, "ask"], json.dumps(request), timeout=timeout)
-        ended = answered(said)
+        ended = answers.answered(said)
         if ended.outcome is Outcome.REFUSED:
             self.forget(host.name)
         return ended
@@ -329,42 +321,6 @@ class LiveFleet:
                 **extra,
             },
         )
-
-
-def answered(said: ssh.Said) -> Ended:
-    """What an answer of the host's program means."""
-    if said.lost:
-        return Ended(Outcome.UNREACHABLE, " ".join(said.err.split())[-300:] or "the connection was lost")
-    try:
-        told = json.loads(said.out)
-        if not isinstance(told, dict):
-            raise ValueError("no object")
-    except ValueError:
-        return Ended(Outcome.FAIL, (said.err or said.out).strip()[-300:] or f"it ended with {said.code}")
-    if told.get("refused"):
-        return Ended(Outcome.REFUSED, str(told["refused"]), {"lock": told.get("lock")})
-    if told.get("error"):
-        return Ended(Outcome.FAIL, str(told["error"]))
-    return Ended(Outcome.OK, data=told)
-
-
-def of_play(name: str, played: PlayResult) -> Ended:
-    """What a play means for one host."""
-    mine = [failure for failure in played.failures if failure.host == name]
-    if not mine:
-        if name not in played.hosts:
-            # the play never came to it: another host's failure, or an interruption, ended it
-            return Ended(Outcome.UNREACHABLE, "the play did not come to this host")
-        return Ended(Outcome.OK)
-    first = mine[0]
-    problem = first.problems[0] if first.problems else None
-    why = f"{problem.what}: {problem.why}".rstrip(": ") if problem else "a task failed"
-    if first.unreachable:
-        return Ended(Outcome.UNREACHABLE, why)
-    if first.locked:
-        return Ended(Outcome.REFUSED, why)
-    fix = problem.fix if problem else ""
-    return Ended(Outcome.FAIL, why, {"fix": fix, "code": problem.code if problem else ""})
 
 
 class LiveWorkers:

@@ -118,7 +118,8 @@ def _age(lock: Mapping[str, Any]) -> str:
 
 
 def _ask(connection: ssh.Connection, request: dict[str, Any], name: str) -> dict[str, Any]:
-    from rackwell.rollout.live import LAUNCHER, answered
+    from rackwell.rollout.answers import answered
+    from rackwell.rollout.live import LAUNCHER
 
     ended = answered(ssh.ask(connection, [LAUNCHER, "ask"], json.dumps(request)))
     if ended.outcome is Outcome.OK:

@@ -207,7 +207,7 @@ def ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A release that is staged, and a port that is free."""
     (tmp_path / "releases" / NEW).mkdir(parents=True)
     (tmp_path / "releases" / NEW / "complete").touch()
-    monkeypatch.setattr(inference_server.ports, "port_owners", lambda _host, _port: [])
+    monkeypatch.setattr(inference_server.preflight.ports, "port_owners", lambda _host, _port: [])
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_agent import Agent, answer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "site"))
@@ -24,7 +25,7 @@ from rackwell.ansible.results import PlayResult
 from rackwell.provision import builds
 from rackwell.provision.builds import Built
 
-from .node import CHECK, NEW, OLD, WANTED, Node
+from .node import NEW, OLD, WANTED, Node
 
 NAMES = ("glm5-01", "glm5-02", "glm5-03")
 
@@ -80,28 +81,22 @@ class Hosts:
                 events.append(
                     ("ok", host, "release", {"rackwell_result": {"schema": "rackwell.release_store/1", "digest": NEW}})
                 )
-            if name == "roll_switch":
-                events.append(self._switch(host, options))
-            else:
-                told = {**self.agents[host].look(0), "installed": True, "connection": {"host": host}}
-                events.append(("ok", host, "inference_server", {"rackwell_result": told}))
+                run_id = str(options["extra"]["__inference_server_roll_run"])
+                lacking = self.request(host, {"op": "prepare", "run": run_id, "wanted": WANTED})["lacking"]
+                if lacking:
+                    events.append(("failed", host, "inference_server", {"rackwell_error": lacking[0]}))
+                    continue
+            run_id = str((options.get("extra") or {}).get("__inference_server_roll_run") or "")
+            told = {**self.agents[host].look(0, run_id), "installed": True, "connection": {"host": host}}
+            events.append(("ok", host, "inference_server", {"rackwell_result": told}))
         self.rig.machines.on(name, *events)
         return self.rig.machines.play(name, site, run, limit, **options)
 
-    def _switch(self, host: str, options: dict[str, Any]) -> tuple[str, str, str, dict[str, Any]]:
-        if options.get("check"):
-            return ("ok", host, "inference_server", {"changed": self.nodes[host].release != NEW})
-        roll = options["extra"]["__inference_server_roll"]
-        told = self.request(host, {"op": "switch", **roll, "wanted": WANTED, "check": CHECK._asdict()})
-        if not told["ok"]:
-            error = {"code": "locked", "what": "refused", "where": host, "why": str(told), "fix": ""}
-            return ("failed", host, "inference_server", {"rackwell_error": error})
-        change = self.agents[host].look(0, roll["run"])["change"]
-        if change["state"] == "open":
-            result = {"schema": "rackwell.inference_server/1", "change": change}
-            return ("ok", host, "inference_server", {"changed": True, "rackwell_result": result})
-        error = {"code": change["code"], "what": "not accepted", "where": host, "why": change["why"], "fix": ""}
-        return ("failed", host, "inference_server", {"rackwell_error": error})
+
+@pytest.fixture(autouse=True)
+def _no_ports_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What listens on the machine of the tests is none of a made-up host's."""
+    monkeypatch.setattr(ports, "port_owners", lambda _host, _port: [])
 
 
 @pytest.fixture

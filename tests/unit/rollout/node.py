@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
@@ -18,7 +19,16 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import M
 
 CHECK = Check("127.0.0.1", 30000, "glm-5", "The capital of France is", "Paris", 16, 100, "sk-marked-secret")
 OLD, NEW = "a" * 64, "b" * 64
-WANTED = {"unit": "[Service]\n", "environment": "HF_TOKEN=hf-marked-secret\n", "release": NEW}
+WANTED = {
+    "unit": "[Service]\n",
+    "environment": "HF_TOKEN=hf-marked-secret\n",
+    "release": NEW,
+    "check": CHECK._asdict(),
+    "fatal": [],
+    "user": "root",
+    "model_path": "",
+    "condition": [],
+}
 
 
 @dataclasses.dataclass
@@ -27,6 +37,7 @@ class Node:
 
     Attributes:
         good: releases that serve. ordered: long work that nobody has done yet. timer: what the deadline does.
+        put: unit and environment file.
     """
 
     directory: Path
@@ -36,6 +47,7 @@ class Node:
     good: frozenset[str] = frozenset({OLD, NEW})
     ordered: list[list[str]] = dataclasses.field(default_factory=list)
     timer: list[str] | None = None
+    put: tuple[str, str] = ("unit", "env")
 
     def __post_init__(self) -> None:
         self.paths = Paths("u", "e", str(self.directory), str(self.directory))
@@ -44,6 +56,9 @@ class Node:
     # systemd
     def show(self, _unit: str) -> UnitState:
         return UnitState(True, "inactive", "", "", "", True, 0.0)
+
+    def show_all(self, units: Sequence[str]) -> list[UnitState]:
+        return [self.show(unit) for unit in units]
 
     def run_now(self, _name: str, command: list[str]) -> None:
         self.ordered.append(command)
@@ -58,13 +73,14 @@ class Node:
 
     # activation
     def present(self) -> Snapshot:
-        return Snapshot("unit", "env", self.release, self.serves, True, CHECK)
+        unit, environment = self.put
+        return Snapshot(unit, environment, self.release, self.serves, True, CHECK)
 
     def begin(self, _wanted: Snapshot, present: Snapshot) -> Snapshot:
         return present
 
     def switch(self, wanted: Snapshot, _check: Check) -> Healthy:
-        self.release = str(wanted.release)
+        self.release, self.put = str(wanted.release), (str(wanted.unit), str(wanted.environment))
         self._start()
         return Healthy("i", 1.0, " Paris.")
 
@@ -74,7 +90,7 @@ class Node:
             raise GateError("never-ready", "the engine did not get ready", "after 100 s")
 
     def return_to(self, back: Snapshot, _check: Check) -> tuple[bool, Healthy | None, str]:
-        self.release = str(back.release)
+        self.release, self.put = str(back.release), (str(back.unit), str(back.environment))
         try:
             self._start()
         except GateError:
@@ -82,7 +98,7 @@ class Node:
         return True, Healthy("j", 1.0, " Paris."), "what ran before is back"
 
     def put_back(self, back: Snapshot) -> None:
-        self.release = str(back.release)
+        self.release, self.put = str(back.release), (str(back.unit), str(back.environment))
 
     def start_present(self, _check: Check) -> Healthy:
         self._start()

@@ -23,7 +23,7 @@ from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
 
 from .conftest import NAMES, Hosts
-from .node import NEW, OLD
+from .node import NEW, OLD, WANTED
 
 NO_BENCH = ("--skip-gate", "bench", "--reason", "a test")
 
@@ -63,7 +63,7 @@ def test_a_roll_promotes_every_host_and_leaves_no_lock(hosts: Hosts) -> None:
 
 
 def test_a_host_that_serves_it_already_is_left_alone(hosts: Hosts) -> None:
-    hosts["glm5-02"].release = NEW
+    hosts["glm5-02"].release, hosts["glm5-02"].put = NEW, (WANTED["unit"], WANTED["environment"])
     envelope = roll(hosts)
     assert envelope["exit_code"] == 0
     assert [host["phase"] for host in envelope["result"]["hosts"]] == ["promoted", "already there", "promoted"]
@@ -223,7 +223,7 @@ def test_a_journal_that_somebody_changed_is_not_gone_on_with(hosts: Hosts, monke
 
 def test_a_first_ctrl_c_lets_the_hosts_come_to_their_end(hosts: Hosts) -> None:
     def interrupt(_name: str, request: dict[str, Any]) -> None:
-        if request["op"] == "check":
+        if request["op"] == "preflight":
             hosts.before = lambda _name, _request: None
             os.kill(os.getpid(), signal.SIGINT)
 

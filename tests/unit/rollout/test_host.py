@@ -30,6 +30,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture
 def agent(node: Node) -> Agent:
+    node.installed(OLD, NEW)
     return Agent(str(node.directory / "rollout"), node, node, ["agent"], lambda: node.moment, lambda _s: None)
 
 
@@ -40,7 +41,8 @@ def locked(agent: Agent, run: str = "run-1", lease: float = 60.0) -> int:
 def switched(agent: Agent, node: Node, run: str = "run-1") -> int:
     """Locked, asked to switch, and the work done, as its unit does it."""
     epoch = locked(agent, run)
-    agent.ask({"op": "switch", "run": run, "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict(), "confirm_s": 60})
+    agent.ask({"op": "prepare", "run": run, "wanted": WANTED})
+    agent.ask({"op": "switch", "run": run, "epoch": epoch, "confirm_s": 60})
     agent.work(*node.ordered.pop()[2:])
     return epoch
 
@@ -99,8 +101,8 @@ def test_a_boot_takes_an_unconfirmed_change_back(agent: Agent, node: Node, at: s
         switched(agent, node)
     else:
         epoch = locked(agent)
-        request = {"op": "switch", "run": "run-1", "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict()}
-        agent.ask({**request, "confirm_s": 60})
+        agent.ask({"op": "prepare", "run": "run-1", "wanted": WANTED})
+        agent.ask({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60})
         node.release = NEW  # it went down in the middle of the switch
     node.moment, node.timer = Moment("boot-2", 5.0), None
     agent.boot()
@@ -151,9 +153,7 @@ def test_an_open_change_keeps_others_out_after_its_lease(agent: Agent, node: Nod
 
 def test_what_is_asked_twice_is_done_once(agent: Agent, node: Node) -> None:
     epoch = switched(agent, node)
-    again = agent.ask(
-        {"op": "switch", "run": "run-1", "epoch": epoch, "wanted": WANTED, "check": CHECK._asdict(), "confirm_s": 60}
-    )
+    again = agent.ask({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60})
     assert (again["change"]["state"], node.ordered) == ("open", [])
     agent.ask({"op": "return", "run": "run-1", "epoch": epoch, "why": "slow"})
     agent.work(*node.ordered.pop()[2:])
@@ -199,7 +199,6 @@ def test_others_keep_off_while_a_roll_is_under_way(agent: Agent, node: Node) -> 
     node.moment = now()
     epoch = locked(agent)
     assert "run run-1 of me holds this host" in rolling(state)
-    assert rolling(state, "run-1") == ""
     agent.ask({"op": "unlock", "run": "run-1", "epoch": epoch})
     assert rolling(state) == ""
     epoch = switched(agent, node)
@@ -279,9 +278,11 @@ def test_a_sign_of_life_shortens_no_hold(agent: Agent, node: Node) -> None:
 
 
 def test_what_could_not_be_returned_to_is_not_healthy(agent: Agent, node: Node) -> None:
+    marker = node.directory / f"releases/{OLD}/complete"
+    marker.unlink()
     told = agent.ask({"op": "check"})
     assert (told["healthy"], "not a whole release" in told["why"]) == (False, True)
-    node.installed(OLD)
+    marker.touch()
     assert agent.ask({"op": "check"})["healthy"] is True
     node.good = frozenset()
     assert "did not get ready" in agent.ask({"op": "check"})["why"]
@@ -372,3 +373,71 @@ def test_a_side_that_there_is_not(agent: Agent, node: Node) -> None:
     epoch = switched(agent, node)
     told, code = answer(agent, json.dumps({"op": "turn", "run": "run-1", "epoch": epoch, "side": "up"}))
     assert (told["ok"], code, node.ordered) == (False, 1, [])
+
+
+def test_a_switch_needs_what_its_run_has_prepared(agent: Agent, node: Node) -> None:
+    epoch = locked(agent)
+    agent.ask({"op": "prepare", "run": "run-2", "wanted": WANTED})
+    told, code = answer(agent, json.dumps({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60}))
+    assert (code, "nothing is prepared on this host for this run" in told["error"]) == (1, True)
+    assert (node.ordered, agent.changes.present()) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"release": "c" * 64}, "release-incomplete"),
+        ({"user": "no-such-user"}, "user-missing"),
+        ({"model_path": "/no/such/model"}, "model-missing"),
+        ({"check": {**CHECK._asdict(), "host": "192.0.2.1"}}, "address-not-here"),
+    ],
+)
+def test_what_is_missing_is_told_when_it_is_prepared_and_before_the_switch(
+    agent: Agent, node: Node, change: dict[str, Any], code: str
+) -> None:
+    lacking = agent.ask({"op": "prepare", "run": "run-1", "wanted": {**WANTED, **change}})["lacking"]
+    assert [lack["code"] for lack in lacking] == [code]
+    epoch = locked(agent)
+    told = agent.ask({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60})
+    assert told["lacking"] == lacking
+    assert (node.ordered, agent.changes.present()) == ([], None)
+
+
+def test_the_boot_gate_is_asked_at_the_switch_and_not_before(agent: Agent, node: Node) -> None:
+    held = [sys.executable, "-c", "import sys; sys.exit('held by the boot gate: p2p-corrupt: x')"]
+    assert agent.ask({"op": "prepare", "run": "run-1", "wanted": {**WANTED, "condition": held}}) == {"lacking": []}
+    epoch = locked(agent)
+    (lack,) = agent.ask({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60})["lacking"]
+    assert (lack["code"], lack["why"], node.ordered) == ("gate-held", "held by the boot gate: p2p-corrupt: x", [])
+
+
+def test_a_host_says_what_a_switch_would_change(agent: Agent, node: Node) -> None:
+    assert agent.look(0, "run-1")["differs"] is None
+    agent.ask({"op": "prepare", "run": "run-1", "wanted": WANTED})
+    told = agent.ask({"op": "preflight", "run": "run-1"})
+    assert (told["differs"], told["healthy"]) == (["unit file", "environment file", "release"], True)
+    switched(agent, node)
+    assert agent.ask({"op": "preflight", "run": "run-1"})["differs"] == []
+    assert "marked-secret" not in json.dumps(told)
+
+
+def test_what_runs_prepare_is_root_s_alone_and_does_not_pile_up(agent: Agent, node: Node) -> None:
+    for number in range(12):
+        agent.ask({"op": "prepare", "run": f"2026113{number:02}-x", "wanted": WANTED})
+    kept = sorted((node.directory / "rollout/wanted").iterdir())
+    assert [path.stem for path in kept] == [f"2026113{number:02}-x" for number in range(4, 12)]
+    assert "marked-secret" in kept[0].read_text()
+    assert {path.stat().st_mode & 0o077 for path in (*kept, kept[0].parent)} == {0}
+
+
+@pytest.mark.parametrize("run", ["../../etc/x", "", "a/b", ".hidden"])
+def test_a_run_s_id_is_no_path(agent: Agent, node: Node, run: str) -> None:
+    told, code = answer(agent, json.dumps({"op": "prepare", "run": run, "wanted": WANTED}))
+    assert (code, told["ok"]) == (1, False)
+    assert not (node.directory / "rollout/wanted").exists()
+
+
+@pytest.mark.parametrize("wanted", [{}, {**WANTED, "more": 1}, {**WANTED, "check": {"port": 1}}, "text"])
+def test_what_a_run_wants_is_checked_when_it_is_laid_down(agent: Agent, wanted: Any) -> None:
+    told, code = answer(agent, json.dumps({"op": "prepare", "run": "run-1", "wanted": wanted}))
+    assert (code, told["ok"]) == (1, False)

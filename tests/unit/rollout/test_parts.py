@@ -16,9 +16,10 @@ from rackwell.ansible import runner, ssh
 from rackwell.ansible.results import Failure, HostCounts, PlayResult
 from rackwell.errors import ExitCode, Problem
 from rackwell.rollout import following, telling
+from rackwell.rollout.answers import answered, of_play
 from rackwell.rollout.board import Board
 from rackwell.rollout.decide import decide
-from rackwell.rollout.live import LiveFleet, answered, of_play
+from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.plan import Plan, batches
 from rackwell.rollout.state import Host, Result, State, replay
 from rackwell.rollout.steps import Change, Ended, Outcome, Step

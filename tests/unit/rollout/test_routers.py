@@ -38,6 +38,9 @@ class Front:
 
     def ask(self, connection: ssh.Connection, remote: list[str], text: str = "", **options: Any) -> ssh.Said:
         if connection.host != "front":
+            if json.loads(text)["op"] == "switch":
+                self.log.append(("switch", connection.host))
+                assert connection.host in self.drained, "it is switched while it is in rotation"
             return self.hosts.ask(connection, remote, text, **options)
         assert remote == ["/usr/local/lib/rackwell/router-agent", "ask"]
         if not self.reached:
@@ -53,9 +56,6 @@ class Front:
 
     def play(self, name: str, site: Path, run: runner.RunDirectory, limit: list[str], **options: Any) -> PlayResult:
         if name != "router_look":
-            if name == "roll_switch" and not options.get("check"):
-                self.log += [("switch", host) for host in limit]
-                assert set(limit) <= self.drained, "it is switched while it is in rotation"
             return self.hosts.play(name, site, run, limit, **options)
         event = ("unreachable", "front", "", {"msg": "No route to host"})
         told = {"schema": "rackwell.router/1", "connection": {"host": "front"}}
@@ -121,12 +121,16 @@ def test_a_router_that_does_not_answer_keeps_the_host_as_it_is(hosts: Hosts, fro
     assert releases(hosts) == [OLD] * 3
 
 
-def test_a_router_that_falls_silent_after_the_look_drains_nobody(hosts: Hosts, front: Front) -> None:
-    def falls_silent(_name: str, request: dict[str, Any]) -> None:
-        if request["op"] == "check":
+def test_a_router_that_falls_silent_after_the_look_drains_nobody(
+    hosts: Hosts, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(connection: ssh.Connection, remote: list[str], text: str = "", **options: Any) -> ssh.Said:
+        said = front.ask(connection, remote, text, **options)
+        if connection.host == "front":
             front.answer = {"answers": False, "why": "refused"}
+        return said
 
-    hosts.before = falls_silent
+    monkeypatch.setattr(ssh, "ask", ask)
     envelope = roll(hosts)
     assert (envelope["exit_code"], hosts.rig.codes(envelope)) == (1, ["roll-stopped"])
     assert "router front: refused" in envelope["problems"][0]["what"]

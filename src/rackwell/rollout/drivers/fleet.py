@@ -16,10 +16,11 @@ from typing import Any
 
 from rackwell.ansible.results import PlayResult
 from rackwell.errors import RackwellError
+from rackwell.rollout.answers import of_play
 from rackwell.rollout.drivers.benches import DriverBenches
 from rackwell.rollout.drivers.move import Do, Seen, following, lacking, on_disk
 from rackwell.rollout.drivers.pair import Pair
-from rackwell.rollout.live import LiveFleet, of_play
+from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.plan import Plan
 from rackwell.rollout.state import Host
 from rackwell.rollout.steps import Change, Ended, Outcome, Step
