@@ -97,6 +97,10 @@ class Prepared:
         return wanted
 
     def get(self, run: str) -> Wanted | None:
-        """What a run has laid down; None: nothing, or it is gone."""
+        """What a run has laid down; None: nothing, it is gone, or it is damaged."""
         text = files.read_text(self._path(run))
-        return Wanted.of(json.loads(text)) if text else None
+        try:
+            return Wanted.of(json.loads(text)) if text else None
+        except (TypeError, KeyError, ValueError):
+            # a host must go on answering whatever became of one file
+            return None

@@ -289,6 +289,21 @@ def _(it: Case) -> None:
     faults.put(it, Fault("blob", "one bit on the controller", act, codes(0, FAILED), back=back))
 
 
+@case("wanted-damaged")
+def _(it: Case) -> None:
+    """What the canary is going to be switched to is cut off after it was staged."""
+    cut = "truncate -s 100 /var/lib/rackwell/rollout/wanted/*.json"
+    fault = Fault(
+        "disk",
+        "what was prepared is damaged",
+        lambda: it.place.inside(it.first, cut),
+        codes(FAILED),
+        at=(it.first, "end", "stage"),
+        results=dict.fromkeys(it.place.names, UNTOUCHED | {None}),  # type: ignore[arg-type]
+    )
+    faults.put(it, fault)
+
+
 # -- the engine ------------------------------------------------------------------------------------------------------
 
 

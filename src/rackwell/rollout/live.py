@@ -148,6 +148,8 @@ class LiveFleet:
         # unit and environment come from the profile, not from the release
         if told.data.get("differs") == [] and told.data["healthy"]:
             return Ended(Outcome.OK, "", {"already": True})
+        if told.data.get("differs") is None and not plan.settings.get("driver"):
+            return Ended(Outcome.FAIL, "nothing is prepared there for this roll any more: begin it anew")
         # before minutes are spent on a baseline
         routed = self._routers.look(host.name)
         if routed.outcome is not Outcome.OK:

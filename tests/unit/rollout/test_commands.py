@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import GateError
 
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import measure
@@ -23,7 +24,7 @@ from rackwell.rollout.live import LiveFleet
 from rackwell.rollout.steps import Ended, Outcome
 
 from .conftest import NAMES, Hosts
-from .node import NEW, OLD, WANTED
+from .node import NEW, OLD, WANTED, Node
 
 NO_BENCH = ("--skip-gate", "bench", "--reason", "a test")
 
@@ -407,3 +408,31 @@ def test_who_goes_on_in_a_turn_measures_the_new_release_first(hosts: Hosts, in_t
     assert hosts.rig.json("resume")["exit_code"] == 0
     assert [release for _name, release in in_turn.seen] == [OLD, NEW, NEW, OLD, NEW]
     assert hosts["glm5-01"].release == NEW
+
+
+def test_a_host_that_lost_what_was_prepared_is_not_touched(hosts: Hosts) -> None:
+    def lose(name: str, request: dict[str, Any]) -> None:
+        if (name, request["op"]) == ("glm5-01", "preflight"):
+            for path in (hosts[name].directory / "rollout/wanted").iterdir():
+                path.unlink()
+
+    hosts.before = lose
+    envelope = roll(hosts, *NO_BENCH)
+    assert (envelope["exit_code"], releases(hosts)) == (1, [OLD] * 3)
+    assert "begin it anew" in json.dumps(envelope["problems"])
+    assert ("glm5-01", "switch") not in hosts.asked
+
+
+def test_a_start_that_is_not_accepted_is_told_with_its_cause(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(node: Node) -> None:
+        node.serves = False
+        said = ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB free"]
+        raise GateError("engine-died", "the engine died", "exit code 1", said, said)
+
+    node = hosts["glm5-01"]
+    monkeypatch.setattr(node, "_start", lambda: lost(node) if node.release == NEW else setattr(node, "serves", True))
+    envelope = roll(hosts, *NO_BENCH)
+    assert (envelope["exit_code"], releases(hosts)) == (3, [OLD] * 3)
+    (problem,) = envelope["problems"]
+    assert "the engine died: exit code 1" in problem["why"] + problem["what"]
+    assert "oom]" in problem["why"]

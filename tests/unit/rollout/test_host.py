@@ -411,6 +411,16 @@ def test_the_boot_gate_is_asked_at_the_switch_and_not_before(agent: Agent, node:
     assert (lack["code"], lack["why"], node.ordered) == ("gate-held", "held by the boot gate: p2p-corrupt: x", [])
 
 
+def test_what_was_prepared_and_is_damaged_is_as_if_it_were_not_there(agent: Agent, node: Node) -> None:
+    agent.ask({"op": "prepare", "run": "run-1", "wanted": WANTED})
+    path = node.directory / "rollout/wanted/run-1.json"
+    path.write_text(path.read_text()[:100])
+    assert agent.ask({"op": "preflight", "run": "run-1"})["differs"] is None
+    epoch = locked(agent)
+    told, _code = answer(agent, json.dumps({"op": "switch", "run": "run-1", "epoch": epoch, "confirm_s": 60}))
+    assert "nothing is prepared" in told["error"]
+
+
 def test_a_host_says_what_a_switch_would_change(agent: Agent, node: Node) -> None:
     assert agent.look(0, "run-1")["differs"] is None
     agent.ask({"op": "prepare", "run": "run-1", "wanted": WANTED})
