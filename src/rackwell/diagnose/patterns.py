@@ -8,7 +8,7 @@ stand in a text.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import re2  # type: ignore[import-untyped]
@@ -65,22 +65,34 @@ class Filter:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = list(patterns)
-        self._filter: Any = re2.Filter()
-        options, large = _options(False), _options(False, _MORE)
-        for pattern in self.patterns:
-            try:
-                self._filter.Add(pattern, options)
-            except re2.error:
-                self._filter.Add(pattern, large)
-        if self.patterns:
-            self._filter.Compile()
-            # past the wrapper, which costs as much as the match of a short line
-            self._match = self._filter._filter.Match
+        self._parts = _parts(self.patterns)
 
     def possible(self, text: bytes) -> list[int]:
         """Indexes of those whose literals stand in `text` (and of those without any): quick, and never too few."""
-        return self._match(text, True) if self.patterns else []
+        return [start + index for start, match in self._parts for index in match(text, True)]
 
     def found(self, text: bytes) -> list[int]:
         """Indexes of those that are found in `text`."""
-        return self._match(text, False) if self.patterns else []
+        return [start + index for start, match in self._parts for index in match(text, False)]
+
+
+def _parts(patterns: list[str], start: int = 0) -> list[tuple[int, Callable[[bytes, bool], list[int]]]]:
+    """Filters of all expressions, as few as RE2 takes: the literals of some three thousand are too many for one."""
+    if not patterns:
+        return []
+    whole: Any = re2.Filter()
+    options, large = _options(False), _options(False, _MORE)
+    for pattern in patterns:
+        try:
+            whole.Add(pattern, options)
+        except re2.error:
+            whole.Add(pattern, large)
+    try:
+        whole.Compile()
+    except re2.error:
+        if len(patterns) == 1:
+            raise
+        half = len(patterns) // 2
+        return _parts(patterns[:half], start) + _parts(patterns[half:], start + half)
+    # past the wrapper, which costs as much as the match of a short line
+    return [(start, whole._filter.Match)]
