@@ -27,6 +27,7 @@ DriverVersion = Annotated[str, pydantic.Field(pattern=r"^\d+\.\d+(\.\d+)?$")]
 Sha256 = Annotated[str, pydantic.Field(pattern=r"^[0-9a-f]{64}$")]
 Positive = Annotated[Whole, pydantic.Field(ge=1)]
 NotNegative = Annotated[Whole, pydantic.Field(ge=0)]
+PlainPath = Annotated[str, pydantic.Field(pattern=r"^[^\s;{}\"$\\]*$")]
 UnixUser = Annotated[str, pydantic.Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$")]
 
 
@@ -285,6 +286,66 @@ class Router(RoleVariables):
         return value
 
 
+RoutePath = Annotated[str, pydantic.Field(pattern=r"^/([A-Za-z0-9_-][A-Za-z0-9_./-]*)?$")]
+
+
+class ProxyRoute(pydantic.BaseModel):
+    """A route that the proxy lets through: a path to the letter, and its methods."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    path: RoutePath
+    methods: Annotated[
+        list[Literal["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]], pydantic.Field(min_length=1)
+    ]
+    key: bool = True
+
+    @pydantic.field_validator("path")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if "//" in value or {".", ".."} & set(value.split("/")):
+            raise ValueError("must be a path to the letter, without '//' and '..'")
+        return value
+
+
+PROXY_ROUTES: list[dict[str, Any]] = [
+    {"path": "/v1/chat/completions", "methods": ["POST"]},
+    {"path": "/v1/completions", "methods": ["POST"]},
+    {"path": "/v1/models", "methods": ["GET"]},
+    {"path": "/health", "methods": ["GET"]},
+]
+"""What the proxy lets through unless another list is declared."""
+
+
+class ApiProxy(RoleVariables):
+    """Role api_proxy: nginx in front of the engine."""
+
+    api_proxy_state: Literal["present", "absent"] = "present"
+    api_proxy_address: Annotated[str, pydantic.Field(pattern=r"^[0-9A-Fa-f.:]+$")] = "0.0.0.0"  # noqa: S104 - declared
+    api_proxy_port: Port = 443
+    api_proxy_names: list[Annotated[str, pydantic.Field(pattern=r"^[A-Za-z0-9*]([A-Za-z0-9.:-]*)$")]] = []
+    api_proxy_certificate_from: Literal["controller", "container", "self-signed"] = "controller"
+    api_proxy_certificate: PlainPath = ""
+    api_proxy_certificate_key: PlainPath = ""
+    api_proxy_certificate_days: NotNegative = 21
+    api_proxy_keys: Annotated[dict[str, Any], pydantic.Field(repr=False)] = {}
+    api_proxy_keys_file: str = ""
+    api_proxy_routes: list[ProxyRoute] = pydantic.Field(
+        default=PROXY_ROUTES,
+        validate_default=True,
+        min_length=1,
+    )
+    api_proxy_body_mib: Annotated[Whole, pydantic.Field(ge=1, le=4096)] = 32
+    api_proxy_header_timeout: Positive = 10
+    api_proxy_body_timeout: Positive = 30
+    api_proxy_answer_timeout: Positive = 600
+    api_proxy_rate: Positive = 50
+    api_proxy_rate_address: Positive = 100
+    api_proxy_connections: Positive = 512
+    api_proxy_connections_address: Positive = 512
+    api_proxy_workers: Annotated[Whole, pydantic.Field(ge=1, le=64)] = 4
+
+
 ROLES: dict[str, type[RoleVariables]] = {
     "pve_host": PveHost,
     "pve_container": PveContainer,
@@ -293,6 +354,7 @@ ROLES: dict[str, type[RoleVariables]] = {
     "release": Release,
     "model_weights": ModelWeights,
     "inference_server": InferenceServer,
+    "api_proxy": ApiProxy,
     "bench_client": BenchClient,
     "router": Router,
 }
