@@ -71,6 +71,7 @@ class LiveFleet:
         self._looking = threading.Lock()
         self._plays = itertools.count(1)
         self._held: dict[str, tuple[str, int]] = {}
+        self._over = threading.Event()
         self._beating = threading.Thread(target=self._beat, daemon=True, name="renew")
         self._beating.start()
 
@@ -89,6 +90,10 @@ class LiveFleet:
             told = "; ".join(f"{problem.what}: {problem.why}".rstrip(": ") for problem in error.problems)
             return Ended({Step.PREFLIGHT: Outcome.FAIL, Step.STAGE: Outcome.FAIL}.get(step, Outcome.UNREACHABLE), told)
         return ended
+
+    def close(self) -> None:
+        """No more signs of life to any host: the roll is over, or this process is no part of it any more."""
+        self._over.set()
 
     def forget(self, name: str) -> None:
         """No more signs of life to a host that was given up: what is open there is to return by itself."""
@@ -279,8 +284,7 @@ class LiveFleet:
 
     def _beat(self) -> None:
         """Renew what is held, for as long as this process lives."""
-        while True:
-            time.sleep(RENEW_S)
+        while not self._over.wait(RENEW_S):
             for name, (run, epoch) in list(self._held.items()):
                 host = Host(name, epoch=epoch)
                 threading.Thread(

@@ -267,6 +267,8 @@ def _carry_out(
             raise
         what = f"stopped at once: {telling.safety(going.state, again)}"
         raise RackwellError(Problem("interrupted", what, "", "", again), ExitCode.INTERRUPTED) from None
+    finally:
+        fleet.close()
 
 
 @contextlib.contextmanager

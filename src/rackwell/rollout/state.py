@@ -43,7 +43,8 @@ class Host:
     Attributes:
         staged: None until it was tried. unsure: the host has to be asked before anything else.
         open: it runs the new release unconfirmed. verdict: of the bench gate, or of whoever answered for it.
-        result: None while it is under way, or was not come to. trouble: something failed here.
+        result: None while it is under way, or was not come to. trouble: something failed here; fix: what mends it,
+            where that is known.
         reverting: it was promoted and is to return, since another failed.
         relock: an earlier lock of this run may still be there, of which the epoch is lost.
         losses: steps of which nobody knows the end.
@@ -63,6 +64,7 @@ class Host:
     result: Result | None = None
     trouble: Outcome | None = None
     why: str = ""
+    fix: str = ""
     unsure: bool = False
     looks: int = 0
     running: Step | None = None
@@ -150,12 +152,12 @@ class State:
             if host.staged is False:
                 host.staged, host.trouble = None, None
             if host.result is Result.UNTOUCHED:
-                host.result, host.trouble, host.checked, host.why = None, None, False, ""
+                host.result, host.trouble, host.checked, host.why, host.fix = None, None, False, "", ""
 
 
 def _end(host: Host, step: Step, ended: Ended) -> None:
     if ended.why and ended.outcome is not Outcome.OK:
-        host.why = ended.why
+        host.why, host.fix = ended.why, str(ended.data.get("fix") or "")
     if step is Step.STAGE:
         host.staged = ended.outcome is Outcome.OK
         if not host.staged:

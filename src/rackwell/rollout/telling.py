@@ -166,7 +166,7 @@ def problems(state: State, again: str) -> list[Problem]:
         elif host.trouble is not None and host.result is Result.RETURNED:
             new, before = ("driver", "the pair of before") if driver else ("release", "what ran before")
             what = f"the new {new} was not accepted; {before} runs again, verified"
-            fix = again.replace(" resume ", " logs ", 1)
+            fix = host.fix or again.replace(" resume ", " logs ", 1)
             found.append(Problem("roll-returned", f"{host.name}: {what}", host.name, host.why, fix))
         elif host.trouble is not None:
             code = {Outcome.REFUSED: "locked", Outcome.UNREACHABLE: "unreachable"}.get(host.trouble, "roll-stopped")
@@ -176,7 +176,11 @@ def problems(state: State, again: str) -> list[Problem]:
             }.get(host.result or Result.UNTOUCHED, "was not switched")
             found.append(
                 Problem(
-                    code, f"{host.name} {kept}: {host.why or host.trouble}", host.name, "", f"mend it, then: {again}"
+                    code,
+                    f"{host.name} {kept}: {host.why or host.trouble}",
+                    host.name,
+                    "",
+                    f"{host.fix or 'mend it'}, then: {again}",
                 )
             )
     if not found and state.stopping and not state.aborting:

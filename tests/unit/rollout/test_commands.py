@@ -436,3 +436,4 @@ def test_a_start_that_is_not_accepted_is_told_with_its_cause(hosts: Hosts, monke
     (problem,) = envelope["problems"]
     assert "the engine died: exit code 1" in problem["why"] + problem["what"]
     assert "oom]" in problem["why"]
+    assert "memory" in problem["fix"]

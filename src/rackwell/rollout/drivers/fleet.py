@@ -36,7 +36,7 @@ def _with_fix(ended: Ended) -> Ended:
     fix = str(ended.data.get("fix") or "")
     if ended.outcome is not Outcome.FAIL or not fix:
         return ended
-    return dataclasses.replace(ended, why=f"{ended.why}; to mend it: {fix}")
+    return dataclasses.replace(ended, why=f"{ended.why}; to mend it: {fix}", data={**ended.data, "fix": ""})
 
 
 class DriverFleet(LiveFleet):
