@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf, kind_of, parse_properties
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_file import ConfFile
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError, problem
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_raw import RawWanted, parse_line, same, settled
 
 if TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -23,6 +27,12 @@ API_TIMEOUT = 120
 # exit codes of timeout(1): it had to end the command by SIGTERM, or by SIGKILL
 _TIMED_OUT = (124, 137)
 POLL_S = 0.3
+# where Proxmox VE keeps the containers' files and its locks of them, and what LXC was given at a container's last start
+CONFS, LOCKS, STARTED = "/etc/pve/lxc", "/run/lock/lxc", "/var/lib/lxc"
+# what pmxcfs knows of the cluster
+MEMBERS = "/etc/pve/.members"
+# as long as pct itself waits for the lock of a container
+LOCK_WAIT_S = 10
 
 
 class Pve:
@@ -121,7 +131,63 @@ class Pve:
 
     def conf(self, vmid: int) -> Conf:
         """The container's configuration with what is pending."""
-        return Conf.from_api(self.rows(f"/nodes/{self.node}/lxc/{vmid}/pending", "key"))
+        # its digest first: what changes after this is noticed by the change that names it
+        config = self.record(f"/nodes/{self.node}/lxc/{vmid}/config")
+        return Conf.from_api(self.rows(f"/nodes/{self.node}/lxc/{vmid}/pending", "key"), config)
+
+    def file_name(self, vmid: int) -> str:
+        """Where the container's file lies."""
+        return os.path.join(CONFS, f"{vmid}.conf")
+
+    def file(self, vmid: int) -> Optional[ConfFile]:
+        """The container's file; None when it cannot be read."""
+        try:
+            with open(self.file_name(vmid), encoding="utf-8", errors="surrogateescape", newline="") as handle:
+                return ConfFile(handle.read())
+        except OSError:
+            return None
+
+    def quorate(self) -> bool:
+        """Whether /etc/pve can be written; a single host needs no quorum."""
+        try:
+            with open(MEMBERS, encoding="utf-8") as handle:
+                known = json.load(handle)
+        except (OSError, ValueError):
+            return True
+        cluster = known.get("cluster") if isinstance(known, dict) else None
+        return not isinstance(cluster, dict) or str(cluster.get("quorate", 1)) != "0"
+
+    def not_in_effect(self, vmid: int, want: RawWanted) -> list[str]:
+        """Declared raw lines that the running container was started without, as after an edit by hand."""
+        try:
+            with open(os.path.join(STARTED, str(vmid), "config"), encoding="utf-8", errors="replace") as handle:
+                text = handle.read()
+        except OSError:
+            return []
+        started = []
+        for line in text.splitlines():
+            with contextlib.suppress(ValueError):
+                started.append(parse_line(line))
+        return sorted({line[0] for line in want.typed.values() if not any(same(line, one) for one in started)})
+
+    def sharing(self, vmid: int, nodes: Sequence[str]) -> dict[int, tuple[bool, list[str]]]:
+        """Other containers of this host that have one of these device nodes: vmid -> (whether it runs, the nodes)."""
+        found = {}
+        names = sorted(os.listdir(CONFS)) if os.path.isdir(CONFS) else []
+        for name in names:
+            number = name.partition(".")[0]
+            if not name.endswith(".conf") or not number.isdigit() or int(number) == vmid:
+                continue
+            file = self.file(int(number))
+            if file is None:
+                continue
+            values = file.values()
+            paths = {parse_properties("dev", values[key]).get("path") for key in values if kind_of(key) == "dev"}
+            paths |= {value.split()[0] for key, value in file.raw() if key == "lxc.mount.entry" and value.split()}
+            both = [node for node in nodes if node in paths]
+            if both:
+                found[int(number)] = (self.running(int(number)), both)
+        return found
 
     def running(self, vmid: int) -> bool:
         """Whether it runs."""
@@ -134,6 +200,19 @@ class Pve:
         major = str(version.get("version", "0")).split(".")[0]
         return major.isdigit() and int(major) >= 9
 
+    def volume_path(self, volume: str) -> str:
+        """The file of a volume. Raises PveError: there is none."""
+        rc, out, err = self.run([self._tool("pvesm"), "path", volume], timeout=API_TIMEOUT)
+        if rc == 0 and out.strip():
+            return out.strip()
+        raise problem(
+            "storage-missing",
+            f"the file of {volume} is not known",
+            self.node,
+            f"pvesm path ended with {rc}: {(err or out).strip()[-300:]}",
+            f"run it by hand on the host: pvesm path {volume}",
+        )
+
     def create(self, vmid: int, template: str, options: Mapping[str, str]) -> tuple[int, str]:
         """(exit code, output) of `pct create`."""
         words = [self.pct, "create", str(vmid), template]
@@ -142,8 +221,73 @@ class Pve:
         rc, out, err = self.run(words)
         return rc, (out + err).strip()
 
-    def set(self, vmid: int, todo: Sequence[Change]) -> tuple[int, str]:
-        """(exit code, output) of `pct set` with these changes in one call."""
+    @contextlib.contextmanager
+    def locked(self, vmid: int) -> Iterator[None]:
+        """Hold Proxmox VE's own lock of the container's file.
+
+        Raises:
+            PveError: another process did not give it back in time.
+        """
+        os.makedirs(LOCKS, exist_ok=True)
+        path = os.path.join(LOCKS, f"pve-config-{vmid}.lock")
+        with open(path, "a", encoding="utf-8") as handle:
+            deadline = time.monotonic() + LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise problem(
+                            "busy",
+                            f"another process changes container {vmid}",
+                            f"{self.node}: container {vmid}",
+                            f"it held {path} for {LOCK_WAIT_S} s",
+                            f"wait for it, then run again; fuser -v {path} shows who it is",
+                        ) from None
+                    time.sleep(POLL_S)
+            yield
+
+    def digest(self, vmid: int) -> str:
+        """What names the present content of the container's file."""
+        return str(self.record(f"/nodes/{self.node}/lxc/{vmid}/config").get("digest") or "")
+
+    def edit_raw(self, vmid: int, digest: str, want: RawWanted) -> ConfFile:
+        """Change the raw lines of the file, and nothing else in it; returns the file as it was.
+
+        Args:
+            digest: of what the change was decided for; empty: whatever is there.
+
+        Raises:
+            PveError: the file is another one by now, or cannot be written; it is as it was.
+        """
+        place = self.file_name(vmid)
+        with self.locked(vmid):
+            before = self.file(vmid)
+            if before is None:
+                raise problem(
+                    "conf-unreadable", "the container's file cannot be read", place, "", "see that it is there"
+                )
+            if digest and self.digest(vmid) != digest:
+                raise conf_changed(vmid, self.node)
+            text = before.with_raw(settled(before.raw(), want))
+            new = f"{place}.tmp.{os.getpid()}"
+            try:
+                with open(new, "w", encoding="utf-8", errors="surrogateescape", newline="") as handle:
+                    handle.write(text)
+                os.replace(new, place)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.unlink(new)
+                raise unwritable(vmid, self.node, error.strerror or str(error)) from None
+        return before
+
+    def set(self, vmid: int, todo: Sequence[Change], digest: str = "") -> tuple[int, str]:
+        """(exit code, output) of `pct set` with these changes in one call.
+
+        Args:
+            digest: of what the change was decided for: `pct` refuses it when the file is another one by now.
+        """
         words = [self.pct, "set", str(vmid)]
         for change in todo:
             if change.after is not None:
@@ -151,6 +295,8 @@ class Pve:
         gone = [change.key for change in todo if change.after is None]
         if gone:
             words += ["--delete", ",".join(gone)]
+        if digest:
+            words += ["--digest", digest]
         rc, out, err = self.run(words)
         return rc, (out + err).strip()
 
@@ -210,3 +356,45 @@ class Pve:
             if by_hand or (words[0].startswith("task UPID:") and f":vzcreate:{vmid}:" in words[0]):
                 return int(name)
         return None
+
+
+def numa_nodes(sysfs: str = "/sys/devices/system/node") -> dict[int, str]:
+    """NUMA node of the host -> its processors, as the kernel writes them."""
+    found = {}
+    for name in os.listdir(sysfs) if os.path.isdir(sysfs) else []:
+        if name.startswith("node") and name[4:].isdigit():
+            with contextlib.suppress(OSError), open(os.path.join(sysfs, name, "cpulist"), encoding="utf-8") as handle:
+                found[int(name[4:])] = handle.read().strip()
+    return found
+
+
+def numa_of(bus_id: str, sysfs: str = "/sys/bus/pci/devices") -> Optional[int]:
+    """The NUMA node of a GPU; None where the machine does not tell."""
+    try:
+        with open(os.path.join(sysfs, bus_id, "numa_node"), encoding="utf-8") as handle:
+            node = int(handle.read())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def conf_changed(vmid: int, node: str) -> PveError:
+    """Somebody else was faster."""
+    return problem(
+        "conf-changed",
+        f"container {vmid} was changed by somebody else meanwhile",
+        f"{node}: container {vmid}",
+        "its file is not what this run looked at; nothing was changed",
+        "run again: what is there now is then held against the declaration",
+    )
+
+
+def unwritable(vmid: int, node: str, why: str) -> PveError:
+    """/etc/pve does not take a change."""
+    return problem(
+        "no-quorum",
+        f"the configuration of container {vmid} cannot be written",
+        f"{node}: {CONFS}/{vmid}.conf",
+        f"{why}; /etc/pve is read-only while the cluster has no quorum, or when pve-cluster.service does not run",
+        "pvecm status shows who is missing: bring it back. systemctl status pve-cluster on a single host",
+    )

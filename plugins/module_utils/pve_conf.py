@@ -9,14 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 # the part of a property string that may stand without a name
-DEFAULT_KEYS = {"dev": "path", "mp": "volume", "rootfs": "volume"}
+DEFAULT_KEYS = {"dev": "path", "mp": "volume", "rootfs": "volume", "startup": "order"}
 # what PVE assumes when a part is absent; absent and default are the same to a comparison
 DEFAULTS = {
     "dev": {"mode": "0660", "uid": "0", "gid": "0", "deny-write": "0"},
-    "mp": {"ro": "0"},
-    "net": {"type": "veth"},
+    "mp": {"ro": "0", "backup": "0", "quota": "0", "shared": "0", "keepattrs": "0", "replicate": "1"},
+    "net": {"type": "veth", "firewall": "0", "link_down": "0"},
     "features": {},
 }
+# parts that hold several values, in no order
+_LISTS = ("mount", "mountoptions")
 _TRUE = ("1", "on", "yes", "true")
 
 
@@ -52,12 +54,24 @@ def print_properties(kind: str, parts: Mapping[str, str]) -> str:
     return ",".join(words)
 
 
+def size_gib(text: str) -> Optional[float]:
+    """A size such as ``32G``, ``500M`` or ``2T`` in GiB; None when it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text)
+    if not match:
+        return None
+    return float(match.group(1)) * float(
+        {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1, "T": 1024}[match.group(2)]
+    )
+
+
 def meaning(kind: str, parts: Mapping[str, str], ignore: Iterable[str] = ()) -> dict[str, str]:
     """The parts without those that say what is assumed anyway; flags as 0 and 1."""
     assumed = DEFAULTS.get(kind, {})
     found = {}
     for name, raw in parts.items():
         value = "1" if raw.lower() in _TRUE[1:] else "0" if raw.lower() in ("off", "no", "false") else raw
+        if name in _LISTS:
+            value = ";".join(sorted(filter(None, value.split(";"))))
         if name in ignore or assumed.get(name) == value or (kind == "features" and value == "0"):
             continue
         found[name] = value
@@ -71,15 +85,23 @@ class Conf:
     Attributes:
         current: what the running container has. pending: new values that wait for its next start.
         deleted: keys that the next start removes.
+        raw: the ``lxc.*`` lines in their order; a start takes them, none is ever pending.
+        digest: of the file, which a change names so that it is refused when somebody else was faster.
     """
 
     current: dict[str, str]
     pending: dict[str, str] = dataclasses.field(default_factory=dict)
     deleted: frozenset[str] = frozenset()
+    raw: tuple[tuple[str, str], ...] = ()
+    digest: str = ""
 
     @classmethod
-    def from_api(cls, rows: Iterable[Mapping[str, Any]]) -> Conf:
-        """From the rows of ``/nodes/N/lxc/ID/pending``: ``{key, value, pending, delete}``."""
+    def from_api(cls, rows: Iterable[Mapping[str, Any]], config: Optional[Mapping[str, Any]] = None) -> Conf:
+        """From the rows of ``/nodes/N/lxc/ID/pending``: ``{key, value, pending, delete}``.
+
+        Args:
+            config: what ``/nodes/N/lxc/ID/config`` shows, for the raw lines and the digest.
+        """
         current, pending, deleted = {}, {}, set()
         for row in rows:
             key = str(row["key"])
@@ -91,7 +113,9 @@ class Conf:
                 pending[key] = str(row["pending"])
             if row.get("delete"):
                 deleted.add(key)
-        return cls(current, pending, frozenset(deleted))
+        known = config or {}
+        raw = tuple((str(line[0]), str(line[1])) for line in known.get("lxc") or [] if len(line) == 2)
+        return cls(current, pending, frozenset(deleted), raw, str(known.get("digest") or ""))
 
     def effective(self) -> dict[str, str]:
         """What holds after the next start."""

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional
+from typing import Optional
 
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import POLL_S, Pve
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import POLL_S, Pve, conf_changed, unwritable
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf, lines
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import device_problem, make_node_command
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, applied, as_options, foreign, refused
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, applied, as_options, foreign
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_preflight import check_ours
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError, problem
-
-CONSENT = "pve_container_allow_restart"
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_raw import (
+    RawWanted,
+    raw_changes,
+    settled,
+    text_of,
+)
 
 
 class StopError(Exception):
@@ -28,177 +31,12 @@ class StolenError(Exception):
     """The number was taken between the look and the creation; the text is what `pct` said."""
 
 
-# before anything is touched ----------------------------------------------------
-
-
-def check_mounts(mounts: Sequence[Mapping[str, Any]]) -> None:
-    """Each path can be a part of ``mpN``. Raises PveError: what follows a comma there would be another option."""
-    for mount in mounts:
-        for end in ("source", "target"):
-            path = str(mount[end])
-            why = ""
-            if not path.startswith("/"):
-                why = "it is not absolute"
-            elif "," in path:
-                why = "it holds a comma, by which Proxmox VE separates options"
-            elif not path.isprintable():
-                why = "it holds a line break or another control character"
-            if why:
-                raise problem(
-                    "mount-invalid",
-                    f"that cannot be the {end} of a mount",
-                    "pve_container_mounts",
-                    f"{path!r}: {why}",
-                    "give an absolute path without commas and line breaks",
-                )
-
-
-def check_sources(
-    devices: Sequence[str], mounts: Sequence[Mapping[str, Any]], bridge: str, node: str, sysfs: str = "/sys/class/net"
-) -> None:
-    """What the declaration takes from the host is there.
-
-    Raises:
-        PveError: naming every device node that is missing, or the first other thing.
-    """
-    missing = {path: wrong for path, wrong in ((path, device_problem(path)) for path in devices) if wrong}
-    if missing:
-        commands = list(dict.fromkeys(make_node_command(path) for path in missing))
-        raise problem(
-            "device-missing",
-            "device nodes are missing on the host: " + ", ".join(missing),
-            node,
-            "; ".join(f"{path}: {wrong}" for path, wrong in missing.items()),
-            "; ".join(commands) + " (on the host)",
-        )
-    for mount in mounts:
-        if not os.path.isdir(mount["source"]):
-            raise problem(
-                "mount-missing",
-                f"the directory {mount['source']} is not on the host",
-                node,
-                f"declared as the mount {mount['target']}",
-                f"mkdir -p {mount['source']} on the host, or correct pve_container_mounts",
-            )
-    if not os.path.isdir(os.path.join(sysfs, bridge)):
-        raise problem(
-            "bridge-missing",
-            f"the host has no bridge {bridge}",
-            node,
-            f"{sysfs}/{bridge} is absent",
-            "make the bridge in the host's /etc/network/interfaces, or correct pve_container_bridge",
-        )
-
-
-def check_creation(pve: Pve, template: str, storage: str, disk_size: int) -> None:
-    """Storage with space and template are there.
-
-    Raises:
-        PveError: one of them is not.
-    """
-    stores = {row["storage"]: row for row in pve.rows(f"/nodes/{pve.node}/storage", "storage")}
-    for name, option in ((storage, "pve_container_storage"), (template.partition(":")[0], "pve_container_template")):
-        if name not in stores:
-            raise problem(
-                "storage-missing",
-                f"the host has no storage {name}",
-                pve.node,
-                f"it has: {', '.join(sorted(stores))}",
-                f"correct {option}",
-            )
-    have = int(stores[storage].get("avail") or 0)
-    if have < disk_size << 30:
-        raise problem(
-            "no-space",
-            f"storage {storage} has no space for the container",
-            f"{pve.node}: {storage}",
-            f"{have / 2**30:.1f} GiB are free, {disk_size} GiB are declared",
-            "free space there, or lower pve_container_disk_size",
-        )
-    place = template.partition(":")[0]
-    path = f"/nodes/{pve.node}/storage/{place}/content"
-    volumes = [row["volid"] for row in pve.rows(path, "volid", "--content", "vztmpl")]
-    if template not in volumes:
-        name = template.rpartition("/")[2]
-        raise problem(
-            "template-missing",
-            f"the template {template} is not on the host",
-            pve.node,
-            f"it has: {', '.join(sorted(volumes)) or 'none'}",
-            f"pveam update; pveam download {place} {name}; or correct pve_container_template",
-        )
-
-
-def check_ours(conf: Conf, vmid: int, hostname: str, node: str) -> None:
-    """The existing container is rackwell's.
-
-    Raises:
-        PveError: it is somebody else's.
-    """
-    why = foreign(conf, hostname)
-    if why:
-        raise problem(
-            "vmid-foreign",
-            f"container {vmid} exists and is not rackwell's {hostname}",
-            f"{node}: container {vmid}",
-            why + "; it was not touched",
-            "choose a free pve_container_vmid; or, to have it taken over, give it the tag 'rackwell' and that hostname",
-        )
-
-
-def check_fixed(conf: Conf, want: Wanted, vmid: int, node: str, storage: str, disk_size: int) -> None:
-    """Nothing is declared that only a new container can have.
-
-    Raises:
-        PveError: naming every such option.
-    """
-    found = refused(conf, want, storage, disk_size)
-    if not found:
-        return
-    fix = f"set them back to what the container has; or remove it (pct destroy {vmid}) and provision anew"
-    if [option for option, _, _ in found] == ["disk_size"] and disk_size > int(found[0][1]):
-        fix = f"pct resize {vmid} rootfs {disk_size}G (on the host)"
-    raise problem(
-        "read-only-option",
-        "an existing container cannot change " + ", ".join("pve_container_" + option for option, _, _ in found),
-        f"{node}: container {vmid}",
-        "; ".join(f"{option}: it has {old}, declared is {new}" for option, old, new in found),
-        fix,
-    )
-
-
-def check_consent(
-    vmid: int,
-    node: str,
-    todo: Sequence[Change],
-    waiting: Sequence[str],
-    allowed: bool,
-    diffs: Sequence[Mapping[str, str]] = (),
-) -> None:
-    """A restart that is needed is allowed.
-
-    Raises:
-        PveError: it is not; nothing was touched.
-    """
-    if allowed:
-        return
-    reasons = [f"{c.key} ({c.before or 'absent'} -> {c.after or 'absent'})" for c in todo if c.restart]
-    reasons += [f"{key} (set earlier, waiting)" for key in waiting]
-    raise problem(
-        "restart-needed",
-        f"the container must be restarted for: {', '.join(reasons)}",
-        f"{node}: container {vmid}",
-        "a restart ends everything that runs in it, the inference server included, which then loads its model again; "
-        "nothing was changed",
-        f"when that is acceptable, set {CONSENT}: true (or -e {CONSENT}=true) and run again: "
-        "the changes are made and the container is restarted",
-        restart_required=True,
-        diff=list(diffs),
-        pending=sorted({*waiting, *(c.key for c in todo if c.restart)}),
-    )
-
-
 # creation ---------------------------------------------------------------------------
+
+
+def left_out(conf: Conf, want: RawWanted) -> list[str]:
+    """Keys of raw lines that are declared, and that Proxmox VE does not show."""
+    return sorted({change.key for change in raw_changes(conf.raw, settled(conf.raw, want)) if change.after is not None})
 
 
 def creation_options(want: Wanted, storage: str, disk_size: int) -> dict[str, str]:
@@ -221,7 +59,9 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, str]) -> None:
+def create_and_start(
+    pve: Pve, vmid: int, template: str, options: Mapping[str, str], raw: Optional[RawWanted] = None
+) -> None:
     """A new container that runs; when that fails, what this call made is destroyed again.
 
     Raises:
@@ -242,6 +82,8 @@ def create_and_start(pve: Pve, vmid: int, template: str, options: Mapping[str, s
                     f"exit {rc}: {text[-1500:]}",
                     "see what it says, then run again",
                 )
+            if raw is not None and raw.all_lines():
+                _write_raw(pve, vmid, "", raw)
             rc, text = pve.act("start", vmid)
             if rc != 0:
                 raise problem(
@@ -346,22 +188,57 @@ def settle_creation(pve: Pve, vmid: int, hostname: str, seconds: int, check_mode
 # change --------------------------------------------------------------------------------
 
 
-def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: bool, seconds: int) -> None:
+def _write_raw(pve: Pve, vmid: int, digest: str, raw: RawWanted) -> RawWanted:
+    """Write the raw lines; returns what takes them back.
+
+    Raises:
+        PveError: the file changed meanwhile or cannot be written, or Proxmox VE does not take a line; it is as it was.
+    """
+    before = pve.edit_raw(vmid, digest, raw)
+    back = RawWanted({}, before.raw())
+    refused_keys = left_out(pve.conf(vmid), raw)
+    if refused_keys:
+        pve.edit_raw(vmid, "", back)
+        raise problem(
+            "raw-refused",
+            f"Proxmox VE does not take the raw lines {', '.join(refused_keys)}",
+            f"{pve.node}: container {vmid}",
+            "they stood in the file, and it left them out; the file was set back",
+            "correct pve_container_raw: pct config shows the lines that it takes",
+        )
+    return back
+
+
+def change(
+    pve: Pve,
+    vmid: int,
+    todo: Sequence[Change],
+    running: bool,
+    restart: bool,
+    seconds: int,
+    conf: Optional[Conf] = None,
+    raw: Optional[RawWanted] = None,
+) -> None:
     """Make the changes, and restart or start the container; return to what was when it does not come back.
+
+    Args:
+        conf: what the changes were decided for; when the file is another one by now, nothing is changed.
+        raw: the raw lines, when they have to change too.
 
     Raises:
         PveError: `pct set` refused them (nothing changed), or the container failed with them (and was set back).
     """
+    digest = conf.digest if conf else ""
+    back: Optional[RawWanted] = None
+    if raw is not None:
+        back = _write_raw(pve, vmid, digest, raw)
+        digest = pve.digest(vmid)
     if todo:
-        rc, text = pve.set(vmid, todo)
+        rc, text = pve.set(vmid, todo, digest)
         if rc != 0:
-            raise problem(
-                "set-failed",
-                f"pct set {vmid} failed",
-                f"{pve.node}: container {vmid}",
-                f"exit {rc}: {text[-1500:]}",
-                "see what it says and correct the declaration",
-            )
+            if back is not None:
+                pve.edit_raw(vmid, "", back)
+            raise _set_failed(pve, vmid, rc, text)
     if running and not restart:
         return
     rc, text = pve.act("reboot", vmid) if running else pve.act("start", vmid)
@@ -372,7 +249,7 @@ def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: 
             return
         except PveError as error:
             why = error.finding.why
-    if not todo or not running:
+    if not (todo or raw is not None) or not running:
         raise problem(
             "start-failed",
             f"container {vmid} does not start",
@@ -380,23 +257,48 @@ def change(pve: Pve, vmid: int, todo: Sequence[Change], running: bool, restart: 
             why,
             f"pct start {vmid} --debug shows more",
         )
-    verified = _set_back(pve, vmid, todo, seconds)
+    verified = _set_back(pve, vmid, todo, seconds, back)
     told = "it was set back and runs as before" if verified else "it was set back, but does not run: it needs a person"
     raise problem(
         "start-failed",
         f"container {vmid} does not start with the changed declaration",
         f"{pve.node}: container {vmid}",
         f"{why}; {told}",
-        f"correct the declaration ({', '.join(c.key for c in todo)})",
+        f"correct the declaration ({', '.join([c.key for c in todo] + (['raw lines'] if raw is not None else []))})",
         rolled_back=True,
         rollback_verified=verified,
     )
 
 
-def _set_back(pve: Pve, vmid: int, todo: Sequence[Change], seconds: int) -> bool:
+def _set_failed(pve: Pve, vmid: int, rc: int, text: str) -> PveError:
+    """What `pct set` said, told with its cause."""
+    if "detected modified configuration" in text:
+        return conf_changed(vmid, pve.node)
+    if "no quorum" in text or "Read-only file system" in text:
+        return unwritable(vmid, pve.node, text[-300:])
+    if re.search(r"CT is locked|can't lock file", text):
+        return problem(
+            "locked",
+            f"container {vmid} is locked",
+            f"{pve.node}: container {vmid}",
+            f"{text[-300:]}; nothing was changed",
+            f"wait until that task has ended, then run again; a lock that is left over: pct unlock {vmid}",
+        )
+    return problem(
+        "set-failed",
+        f"pct set {vmid} failed",
+        f"{pve.node}: container {vmid}",
+        f"exit {rc}: {text[-1500:]}",
+        "see what it says and correct the declaration",
+    )
+
+
+def _set_back(pve: Pve, vmid: int, todo: Sequence[Change], seconds: int, back: Optional[RawWanted] = None) -> bool:
     """Undo the changes and start; whether it runs again."""
     with contextlib.suppress(PveError):
-        rc, _ = pve.set(vmid, [change.inverse() for change in todo])
+        if back is not None:
+            pve.edit_raw(vmid, "", back)
+        rc = pve.set(vmid, [change.inverse() for change in todo])[0] if todo else 0
         if rc != 0:
             return False
         if pve.running(vmid):
@@ -485,9 +387,24 @@ def host_keys(pve: Pve, vmid: int) -> list[str]:
 
 
 def diff(
-    node: str, vmid: int, before: Optional[Mapping[str, str]], todo: Sequence[Change], options: Mapping[str, str]
+    node: str,
+    vmid: int,
+    before: Optional[Mapping[str, str]],
+    todo: Sequence[Change],
+    options: Mapping[str, str],
+    raw: tuple[Sequence[tuple[str, str]], Sequence[tuple[str, str]]] = ((), ()),
 ) -> dict[str, str]:
-    """Ansible's diff: the configuration's lines before and after; a new container has no before."""
+    """Ansible's diff: the configuration's lines before and after; a new container has no before.
+
+    Args:
+        raw: the ``lxc.*`` lines before and after.
+    """
     name = f"{node}:/etc/pve/lxc/{vmid}.conf"
     after = options if before is None else applied(before, todo)
-    return {"before_header": name, "after_header": name, "before": lines(before or {}), "after": lines(after)}
+    texts = ["".join(text_of(line) + "\n" for line in side) for side in raw]
+    return {
+        "before_header": name,
+        "after_header": name,
+        "before": lines(before or {}) + texts[0],
+        "after": lines(after) + texts[1],
+    }

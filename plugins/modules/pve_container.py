@@ -16,10 +16,14 @@ description:
     differs. Entries are matched by what they are, the path of a device and the target of a mount, not by their number.
   - In a container of rackwell every C(dev) entry and every C(mp) entry that binds a directory of the host belongs to
     the declaration, and is removed when it is not declared any more. Mount points that are volumes are never touched.
-    Of C(net0) the name, the bridge, the address and the gateway belong to the declaration.
+    Of C(net0) the name, the bridge, the address and the gateway belong to the declaration, and what O(net_options) has.
+    Other keys, and raw C(lxc.*) lines unless O(raw) lists them, are the operator's and stay.
   - A change that a running container takes at its next start only is refused without O(allow_restart), before
     anything is touched. In check mode it is told instead.
-  - A container without the tag C(rackwell), or with another hostname, is somebody else's and stays as it is.
+  - Every change names the digest of the file that it was decided for, so that it is refused when somebody else was
+    faster. Raw lines are edited in the file under Proxmox VE's own lock, and nothing else in it is touched.
+  - A container without the tag C(rackwell), unless O(adopted), or with another hostname, is somebody else's and stays
+    as it is.
 options:
   vmid:
     description: Number of the container.
@@ -34,6 +38,13 @@ options:
       - Volume of the template, such as V(local:vztmpl/debian-12-standard_12.7-1_amd64.tar.zst). Used at creation.
     type: str
     required: true
+  template_sha256:
+    description: What the template's file must be when a container is made of it; not looked at when it is not given.
+    type: str
+  adopted:
+    description: The container was made by somebody else and is taken over; it needs no tag, only the hostname.
+    type: bool
+    default: false
   ostype:
     description: Kind of the operating system in the template. Cannot be changed later.
     type: str
@@ -61,6 +72,32 @@ options:
     description: Swap in MiB.
     type: int
     default: 0
+  cpuset:
+    description: Processors of the host that it may use, such as V(0-31,64-95). C(cores) alone picks them at random.
+    type: str
+  numa_nodes:
+    description: NUMA nodes of the host whose memory it may use; and their processors, when O(cpuset) is not given.
+    type: list
+    elements: int
+    default: []
+  memlock:
+    description: Limit of locked memory in bytes, or V(unlimited). The host's when it is not given.
+    type: str
+  shm_size:
+    description: Size of C(/dev/shm), such as V(64G). Half of the host's memory when it is not given.
+    type: str
+  raw:
+    description:
+      - V(keep), the raw C(lxc.*) lines of the file that no other option declares are the operator's and stay;
+        or a list of all of them, each the key, a colon and the value, and then others are removed.
+    type: raw
+    default: keep
+  options:
+    description:
+      - Further options of Proxmox VE by their own name, such as C(startup), C(cpulimit), C(hookscript), C(protection),
+        C(timezone), C(searchdomain), and further network cards C(net1). C(null) means absent.
+    type: dict
+    default: {}
   features:
     description: Feature flags of Proxmox VE and whether they are on. C(nesting) is what systemd needs.
     type: dict
@@ -70,9 +107,11 @@ options:
     type: raw
     default: all
   devices:
-    description: Device nodes of the host besides those of the GPUs.
+    description:
+      - Device nodes of the host besides those of the GPUs. A path; or a mapping with C(path) and C(mode), C(uid),
+        C(gid), C(deny_write), which may name the node of a GPU as well.
     type: list
-    elements: str
+    elements: raw
     default: [/dev/nvidiactl, /dev/nvidia-uvm, /dev/nvidia-uvm-tools]
   device_mode:
     description: Mode of the device nodes in the container. Proxmox VE's own default, 0660, locks services out.
@@ -96,6 +135,10 @@ options:
         description: Whether the container may only read it.
         type: bool
         default: true
+      options:
+        description: Further parts by Proxmox VE's name, such as C(mountoptions), C(backup), C(quota), C(acl).
+        type: dict
+        default: {}
   bridge:
     description: Bridge of the host for the first network card.
     type: str
@@ -107,6 +150,10 @@ options:
   gateway:
     description: Default gateway.
     type: str
+  net_options:
+    description: Further parts of the first network card, such as C(firewall), C(mtu), C(tag), C(rate), C(ip6), C(gw6).
+    type: dict
+    default: {}
   nameserver:
     description: Name server; the host's when it is not given.
     type: str
@@ -191,6 +238,12 @@ rackwell_result:
       description: Public host keys of its ssh server, as type and key.
       type: list
       elements: str
+    drift:
+      description:
+        - What was found to differ before anything was changed, with C(code), C(severity), C(side), C(key), C(what),
+          C(found), C(declared), C(line), C(number) and C(fix). Empty for a new container.
+      type: list
+      elements: dict
 restart_required:
   description: The same as in the result; also given with the failure C(restart-needed).
   returned: success, or failure for a missing consent
@@ -205,20 +258,27 @@ rolled_back:
   type: bool
 """
 
+import dataclasses
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_preflight as preflight
 from ansible_collections.rackwell.gpu.plugins.module_utils import pve_steps as steps
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import Pve
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import Pve, numa_nodes, numa_of
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Conf, order
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_drift import Looked, drift
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import Gpu, choose, read_gpus
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, changes, wanted
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, changes, refused, wanted
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_raw import raw_changes, settled, wanted_raw
 
 SPEC: Dict[str, Dict[str, Any]] = {
     "vmid": {"type": "int", "required": True},
     "hostname": {"type": "str", "required": True},
     "template": {"type": "str", "required": True},
+    "template_sha256": {"type": "str"},
+    "adopted": {"type": "bool", "default": False},
     "ostype": {"type": "str", "default": "debian"},
     "storage": {"type": "str", "default": "local"},
     "disk_size": {"type": "int", "default": 32},
@@ -226,11 +286,17 @@ SPEC: Dict[str, Dict[str, Any]] = {
     "cores": {"type": "int"},
     "memory": {"type": "int", "default": 8192},
     "swap": {"type": "int", "default": 0},
+    "cpuset": {"type": "str"},
+    "numa_nodes": {"type": "list", "elements": "int", "default": []},
+    "memlock": {"type": "str"},
+    "shm_size": {"type": "str"},
+    "raw": {"type": "raw", "default": "keep"},
+    "options": {"type": "dict", "default": {}},
     "features": {"type": "dict", "default": {"nesting": True}},
     "gpus": {"type": "raw", "default": "all"},
     "devices": {
         "type": "list",
-        "elements": "str",
+        "elements": "raw",
         "default": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
     },
     "device_mode": {"type": "str", "default": "0666"},
@@ -242,11 +308,13 @@ SPEC: Dict[str, Dict[str, Any]] = {
             "source": {"type": "str", "required": True},
             "target": {"type": "str", "required": True},
             "read_only": {"type": "bool", "default": True},
+            "options": {"type": "dict", "default": {}},
         },
     },
     "bridge": {"type": "str", "default": "vmbr0"},
     "ip": {"type": "str", "required": True},
     "gateway": {"type": "str"},
+    "net_options": {"type": "dict", "default": {}},
     "nameserver": {"type": "str"},
     "onboot": {"type": "bool", "default": True},
     # a public key is no secret; without this the name would make it one
@@ -277,35 +345,51 @@ class Outcome:
             "systemd": None,
             "gpus": [gpu.as_dict() for gpu in gpus],
             "host_keys": [],
+            "drift": [],
         }
 
 
 def create(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mode: bool) -> None:
     """The container does not exist: make and start it."""
-    steps.check_creation(pve, args["template"], args["storage"], args["disk_size"])
+    preflight.check_creation(pve, args["template"], args["storage"], args["disk_size"], args["template_sha256"] or "")
+    preflight.check_shared(pve, args["vmid"], gpu_nodes(out))
+    preflight.check_quorum(pve, args["vmid"])
     options = steps.creation_options(want, args["storage"], args["disk_size"])
+    raw = want.raw.all_lines()
     out.changed = True
-    out.diffs.append(steps.diff(pve.node, args["vmid"], None, [], options))
-    out.result.update(created=True, changed_keys=sorted(options), exists=not check_mode)
+    out.diffs.append(steps.diff(pve.node, args["vmid"], None, [], options, ((), raw)))
+    out.result.update(created=True, changed_keys=sorted({*options, *(key for key, _ in raw)}), exists=not check_mode)
     if not check_mode:
-        steps.create_and_start(pve, args["vmid"], args["template"], options)
+        steps.create_and_start(pve, args["vmid"], args["template"], options, want.raw)
+
+
+def gpu_nodes(out: Outcome) -> List[str]:
+    """The device nodes of the declared GPUs."""
+    return [str(gpu["node"]) for gpu in out.result["gpus"]]
 
 
 def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mode: bool) -> None:
     """The container exists: bring it to the declaration, and let it run."""
     vmid = args["vmid"]
     conf = pve.conf(vmid)
-    steps.check_ours(conf, vmid, args["hostname"], pve.node)
-    steps.check_fixed(conf, want, vmid, pve.node, args["storage"], args["disk_size"])
+    preflight.check_ours(conf, vmid, args["hostname"], pve.node, args["adopted"])
     todo = changes(conf, want, pve.hotplugs_devices())
+    kept = settled(conf.raw, want.raw)
+    raw_todo = raw_changes(conf.raw, kept)
+    every = sorted([*todo, *raw_todo], key=lambda change: order(change.key))
     running = pve.running(vmid)
-    changing = {change.key for change in todo if not change.restart}
+    changing = {change.key for change in every if not change.restart}
     waiting = [key for key in conf.waiting() if key not in changing]
-    restart = running and bool(waiting or any(change.restart for change in todo))
-    out.changed = bool(todo) or restart or not running
-    out.result.update(changed_keys=[change.key for change in todo], restart_required=restart, pending=waiting)
-    if todo:
-        out.diffs.append(steps.diff(pve.node, vmid, conf.effective(), todo, {}))
+    if running and not raw_todo:
+        waiting += pve.not_in_effect(vmid, want.raw)
+    restart = running and bool(waiting or any(change.restart for change in every))
+    look(pve, args, out, Looked(conf, None, want, every, (), waiting, running))
+    preflight.check_fixed(conf, want, vmid, pve.node, args["storage"], args["disk_size"])
+    out.changed = bool(every) or restart or not running
+    out.result.update(changed_keys=[change.key for change in every], restart_required=restart, pending=waiting)
+    if every:
+        raw = (conf.raw, [entry.line for entry in kept])
+        out.diffs.append(steps.diff(pve.node, vmid, conf.effective(), todo, {}, raw))
     if not running:
         out.diffs.append(
             {
@@ -316,20 +400,50 @@ def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mod
             }
         )
     if check_mode:
-        if restart:
-            names = ", ".join(sorted({*waiting, *(change.key for change in todo if change.restart)}))
-            out.warnings.append(f"container {vmid} would have to be restarted for: {names}")
+        tell(pve, conf, out, vmid, restart, sorted({*waiting, *(change.key for change in every if change.restart)}))
         return
     if restart:
-        steps.check_consent(vmid, pve.node, todo, waiting, args["allow_restart"], out.diffs)
+        preflight.check_consent(vmid, pve.node, every, waiting, args["allow_restart"], out.diffs)
     if out.changed:
-        steps.change(pve, vmid, todo, running, restart, args["start_timeout"])
+        preflight.check_lock(conf, vmid, pve.node)
+        preflight.check_quorum(pve, vmid)
+        new = {str(change.after).split(",")[0] for change in todo if change.before is None and change.after}
+        preflight.check_shared(pve, vmid, [node for node in gpu_nodes(out) if node in new or not running])
+        steps.change(pve, vmid, todo, running, restart, args["start_timeout"], conf, want.raw if raw_todo else None)
         left = pve.conf(vmid).waiting()
         out.result.update(restarted=restart, restart_required=bool(left), pending=left)
         if left:
             out.warnings.append(
                 f"container {vmid} took these changes as pending, they need a restart: {', '.join(left)}"
             )
+
+
+def tell(pve: Pve, conf: Conf, out: Outcome, vmid: int, restart: bool, names: List[str]) -> None:
+    """What a run would meet, in check mode."""
+    if restart:
+        out.warnings.append(f"container {vmid} would have to be restarted for: {', '.join(names)}")
+    if out.changed and conf.current.get("lock"):
+        out.warnings.append(f"container {vmid} is locked ({conf.current['lock']}): a run now would be refused")
+    if out.changed and not pve.quorate():
+        out.warnings.append(f"{pve.node} has no quorum: a run now would be refused")
+
+
+def look(pve: Pve, args: Dict[str, Any], out: Outcome, looked: Looked) -> None:
+    """Hold the container against its declaration, for people: every difference with its line."""
+    refusals = refused(looked.conf, looked.want, args["storage"], args["disk_size"])
+    shared = pve.sharing(args["vmid"], gpu_nodes(out))
+    found = drift(dataclasses.replace(looked, file=pve.file(args["vmid"]), refused=refusals, shared=shared))
+    out.result["drift"] = [one.as_dict() for one in found]
+
+
+def check_numa(args: Dict[str, Any], out: Outcome, gpus: List[Gpu]) -> None:
+    """Warn of GPUs on another NUMA node than the declared ones: every copy to them crosses the sockets."""
+    declared = {int(node) for node in args["numa_nodes"]}
+    far = [gpu.bus_id for gpu in gpus if declared and numa_of(gpu.bus_id) not in (*declared, None)]
+    if far:
+        out.warnings.append(
+            f"pve_container_numa_nodes is {sorted(declared)}, and these GPUs are on another node: {', '.join(far)}"
+        )
 
 
 def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> None:
@@ -351,19 +465,27 @@ def converge(module: AnsibleModule) -> Outcome:
     """All of it."""
     args = module.params
     check_mode = bool(module.check_mode)
-    steps.check_mounts(args["mounts"])  # before pct is called
+    preflight.check_mounts(args["mounts"])  # before pct is called
     pve = Pve(module)
     steps.key_lines(args["ssh_public_key"])  # before anything is touched
     gpus = choose(args["gpus"], read_gpus()) if args["gpus"] else []
-    want = wanted(args, [gpu.node for gpu in gpus])
+    raw = wanted_raw(args, numa_nodes() if args["numa_nodes"] else {})
+    want = wanted(args, [gpu.node for gpu in gpus], raw)
     out = Outcome(args, pve, gpus)
+    check_numa(args, out, gpus)
     exists = steps.settle_creation(pve, args["vmid"], args["hostname"], args["start_timeout"], check_mode)
     if exists:
         # a foreign container is told before anything else
-        steps.check_ours(pve.conf(args["vmid"]), args["vmid"], args["hostname"], pve.node)
-    steps.check_sources([device["path"] for device in want.devices], args["mounts"], args["bridge"], pve.node)
+        preflight.check_ours(pve.conf(args["vmid"]), args["vmid"], args["hostname"], pve.node, args["adopted"])
+    preflight.check_sources([device["path"] for device in want.devices], args["mounts"], args["bridge"], pve.node)
     if exists:
-        update(pve, args, want, out, check_mode)
+        try:
+            update(pve, args, want, out, check_mode)
+        except PveError as error:
+            # under a name of its own: it is no report of a container that was brought to its declaration
+            kept = {key: out.result[key] for key in ("vmid", "hostname", "node", "drift")}
+            error.extra.setdefault("rackwell_result", {"schema": "rackwell.container_drift/1", **kept})
+            raise
     else:
         create(pve, args, want, out, check_mode)
     if out.result["exists"] and pve.running(args["vmid"]):

@@ -6,6 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_cli
+from ansible_collections.rackwell.gpu.plugins.modules import pve_container
+from pverig import KEY, Module
 from pvestandin import MINORS, Standin, uuid
 
 
@@ -40,3 +43,34 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standin:
     monkeypatch.setattr("labpve.guest.set_up", lambda *_: None)
     monkeypatch.setattr("labpve.containers.device_id", lambda path: None)
     return Standin(tmp_path / "host")
+
+
+@pytest.fixture
+def host(standin: Standin, monkeypatch: pytest.MonkeyPatch) -> Module:
+    """A host with a template, and the declaration of one container."""
+    (standin.host.root / "var/lib/vz/template/cache/debian-12-lab_amd64.tar.zst").touch()
+    monkeypatch.setattr(
+        "labpve.containers.Containers._unpack", lambda self, vmid, *_: self.lxc.directory(vmid).mkdir(parents=True)
+    )
+    monkeypatch.setattr(pve_cli.socket, "gethostname", lambda: "pve1")
+    monkeypatch.setattr(pve_cli, "POLL_S", 0)
+    for name, place in (("CONFS", "etc/pve/lxc"), ("LOCKS", "run/lock/lxc"), ("STARTED", "var/lib/lxc")):
+        monkeypatch.setattr(pve_cli, name, str(standin.host.root / place))
+    monkeypatch.setattr(pve_cli, "MEMBERS", str(standin.host.root / "etc/pve/.members"))
+    monkeypatch.setattr(pve_cli.Pve, "being_created", lambda self, vmid: None)
+    module = Module(standin)
+    defaults = {name: spec.get("default") for name, spec in pve_container.SPEC.items()}
+    module.params = {
+        **defaults,
+        "vmid": 201,
+        "hostname": "glm5-01",
+        "template": "local:vztmpl/debian-12-lab_amd64.tar.zst",
+        "disk_size": 0,
+        "gpus": [],
+        # nodes and a bridge that every machine has
+        "devices": ["/dev/null", "/dev/zero"],
+        "bridge": "lo",
+        "ip": "10.0.0.5/24",
+        "ssh_public_key": KEY + "\n",
+    }
+    return module

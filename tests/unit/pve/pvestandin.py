@@ -16,6 +16,7 @@ from labpve.host import Host  # noqa: E402
 from labpve.lxc import Lxc  # noqa: E402
 from labpve.pct import Pct  # noqa: E402
 from labpve.pvesh import Pvesh  # noqa: E402
+from labpve.pvesm import Pvesm  # noqa: E402
 
 # bus id -> minor, as on a real machine: the minor is not the order on the bus
 MINORS = {"0000:06:00.0": 2, "0000:07:00.0": 3, "0000:75:00.0": 0, "0000:f4:00.0": 4}
@@ -77,6 +78,9 @@ class Standin:
 
     def pvesh(self, *words: str) -> int:
         return Pvesh(self.containers).run(list(words))
+
+    def pvesm(self, *words: str) -> int:
+        return Pvesm(self.host).run(list(words))
 
     def conf(self, vmid: int) -> str:
         return (self.host.configs / f"{vmid}.conf").read_text()

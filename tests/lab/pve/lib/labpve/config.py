@@ -91,12 +91,15 @@ class Config:
 
 
 def parse(text: str) -> Config:
-    """Read a file, whoever wrote it: ``lxc.*`` may use ``=``, comments may stand anywhere."""
+    """Read a file, whoever wrote it: ``lxc.*`` may use ``=``, comments may stand anywhere.
+
+    A line that is none of these, one with a space before it too, is left out, and gone with the next change.
+    """
     sections: dict[str, Section] = {"": Section()}
     current = sections[""]
-    for raw in text.splitlines():
-        line = raw.strip()
-        header = re.fullmatch(r"\[(pve:pending|[A-Za-z][\w-]+)\]", line)
+    for raw in text.split("\n"):
+        line = raw.rstrip()
+        header = re.fullmatch(r"\[(pve:pending|special:[a-z-]+|[A-Za-z][\w-]+)\]", line)
         if not line:
             continue
         if header:
@@ -104,8 +107,9 @@ def parse(text: str) -> Config:
         elif line.startswith("#"):
             current.description.append(decode_text(line[1:]))
         elif lxc := re.fullmatch(r"(lxc\.[A-Za-z0-9_\-.]+)\s*[:=]\s*(.*)", line):
-            current.lxc.append((lxc[1], lxc[2]))
-        elif key := re.fullmatch(r"([a-z][a-z_]*\d*):\s*(.*)", line):
+            if lxc[1] not in ("lxc.rootfs.path", "lxc.rootfs.options"):
+                current.lxc.append((lxc[1].replace("lxc.limit.", "lxc.prlimit."), lxc[2]))
+        elif key := re.fullmatch(r"([a-z][a-z_]*\d*):\s*(.+)", line):
             current.keys[key[1]] = key[2]
     main = sections.pop("")
     waiting = sections.pop(PENDING, Section()).keys

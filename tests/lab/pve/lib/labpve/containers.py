@@ -326,8 +326,8 @@ class Containers:
     # read -----------------------------------------------------------------------
 
     def digest(self, vmid: int) -> str:
-        """SHA-1 of the file, as the API gives it."""
-        return hashlib.sha1(self.host.read(vmid).write().encode(), usedforsecurity=False).hexdigest()
+        """SHA-1 of the file as it lies there, whoever wrote it, as the API gives it."""
+        return hashlib.sha1(self.host.content(vmid), usedforsecurity=False).hexdigest()
 
     def status(self, vmid: int) -> dict[str, Any]:
         """What /status/current shows."""

@@ -97,12 +97,16 @@ class Host:
         """Every container of this node."""
         return sorted(int(file.stem) for file in self.configs.glob("*.conf") if file.stem.isdigit())
 
-    def read(self, vmid: int) -> config.Config:
-        """A container's configuration."""
+    def content(self, vmid: int) -> bytes:
+        """A container's file as it lies there."""
         try:
-            return config.parse((self.configs / f"{vmid}.conf").read_text())
+            return (self.configs / f"{vmid}.conf").read_bytes()
         except FileNotFoundError:
             raise missing_config(self.node, vmid) from None
+
+    def read(self, vmid: int) -> config.Config:
+        """A container's configuration."""
+        return config.parse(self.content(vmid).decode())
 
     def write(self, vmid: int, conf: config.Config) -> None:
         """Replace the file at once."""
