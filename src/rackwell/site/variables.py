@@ -94,6 +94,23 @@ class Mount(pydantic.BaseModel):
     source: MountPath
     target: MountPath
     read_only: bool = True
+    options: dict[str, Any] = {}
+
+
+class Device(pydantic.BaseModel):
+    """A device node that the container gets with parts of its own."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    path: Annotated[str, pydantic.Field(pattern=r"^/dev/[^,\s]+$")]
+    mode: Annotated[str, pydantic.Field(pattern=r"^0[0-7]{3}$")] | None = None
+    uid: NotNegative | None = None
+    gid: NotNegative | None = None
+    deny_write: bool | None = None
+
+
+RawLine = Annotated[str, pydantic.Field(pattern=r"^lxc\.[A-Za-z0-9_.-]+\s*[:=][^\n]*$")]
+CpuSet = Annotated[str, pydantic.Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
 
 
 class PveContainer(RoleVariables):
@@ -105,6 +122,8 @@ class PveContainer(RoleVariables):
         str, pydantic.Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*$")
     ]
     pve_container_template: Annotated[str, pydantic.Field(pattern=r"^[^:\s]+:vztmpl/\S+$")]
+    pve_container_template_sha256: Sha256 | None = None
+    pve_container_adopted: bool = False
     pve_container_ostype: Text = "debian"
     pve_container_storage: Text = "local"
     pve_container_disk_size: Positive = 32
@@ -112,14 +131,21 @@ class PveContainer(RoleVariables):
     pve_container_cores: Positive | None = None
     pve_container_memory: Annotated[Whole, pydantic.Field(ge=16)] = 8192
     pve_container_swap: NotNegative = 0
+    pve_container_cpuset: CpuSet | None = None
+    pve_container_numa_nodes: list[NotNegative] = []
+    pve_container_memlock: Annotated[str, pydantic.Field(pattern=r"^(unlimited|\d+)(:(unlimited|\d+))?$")] | None = None
+    pve_container_shm_size: Annotated[str, pydantic.Field(pattern=r"^\d+[KMGkmg%]?$")] | None = None
+    pve_container_raw: Literal["keep"] | list[RawLine] = "keep"
+    pve_container_options: dict[str, Any] = {}
     pve_container_features: dict[str, Any] = {"nesting": True}
     pve_container_gpus: Literal["all"] | list[Text] = "all"
-    pve_container_devices: list[Absolute] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    pve_container_devices: list[Absolute | Device] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
     pve_container_device_mode: Annotated[str, pydantic.Field(pattern=r"^0[0-7]{3}$")] = "0666"
     pve_container_mounts: list[Mount] = []
     pve_container_bridge: Text = "vmbr0"
     pve_container_ip: Text
     pve_container_gateway: Text | None = None
+    pve_container_net_options: dict[str, Any] = {}
     pve_container_nameserver: Text | None = None
     pve_container_onboot: bool = True
     pve_container_ssh_public_key_file: Text
