@@ -8,7 +8,7 @@ stand in a text.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import re2  # type: ignore[import-untyped]
@@ -16,8 +16,7 @@ import re2  # type: ignore[import-untyped]
 _MEMORY = 1 << 20
 _MORE = 8 << 20
 """For the few expressions that are larger."""
-_MOST = 32 << 20
-"""For many expressions in one: with less, RE2 gives its automaton up again and again, and matches slowly."""
+_TOGETHER = 4 << 20
 
 
 class PatternError(ValueError):
@@ -51,13 +50,37 @@ def compiled(pattern: str) -> Any:
         raise PatternError(f"'{pattern}' is no RE2 expression: {said}") from error
 
 
-def together(patterns: Iterable[str]) -> Any:
-    """One expression that is found where any of `patterns` is, in several lines at once; none if it is too large."""
-    parts = "|".join(f"(?:{pattern})" for pattern in patterns)
-    try:
-        return re2.compile(f"(?m:{parts})", _options(False, _MOST))
-    except re2.error:
+@functools.lru_cache(maxsize=16384)
+def finder(pattern: str) -> Callable[[bytes], bool]:
+    """Whether an expression is found in a text: without the wrapper, which costs more than a short line's match.
+
+    Raises:
+        PatternError: it does not hold.
+    """
+    for memory in (_MEMORY, _MORE):
+        expression = re2._re2.RE2(pattern.encode(), _options(False, memory))
+        if expression.ok():
+            break
+    else:
+        raise PatternError(f"'{pattern}' is no RE2 expression")
+    match, anywhere = expression.Match, re2._Anchor.UNANCHORED
+
+    def find(text: bytes) -> bool:
+        return bool(match(anywhere, text, 0, len(text))[0][0] >= 0)
+
+    return find
+
+
+def several(patterns: Sequence[str]) -> Callable[[bytes], list[int]] | None:
+    """What gives the places of those of a few expressions that are found in a text; None if they are too large.
+
+    Their number is always among the places: where it is not, the automaton had not the memory that it needs.
+    """
+    found = re2._re2.Set(re2._Anchor.UNANCHORED, _options(False, _TOGETHER))
+    if any(found.Add(pattern.encode()) < 0 for pattern in (*patterns, "")) or not found.Compile():
         return None
+    match: Callable[[bytes], list[int]] = found.Match
+    return match
 
 
 class Filter:
@@ -66,10 +89,6 @@ class Filter:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = list(patterns)
         self._parts = _parts(self.patterns)
-
-    def possible(self, text: bytes) -> list[int]:
-        """Indexes of those whose literals stand in `text` (and of those without any): quick, and never too few."""
-        return [start + index for start, match in self._parts for index in match(text, True)]
 
     def found(self, text: bytes) -> list[int]:
         """Indexes of those that are found in `text`."""

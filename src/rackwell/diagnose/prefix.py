@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands before a message: time, host, unit, container, process, rank. Rules are held against the rest.
 
-The expressions are anchored at the start and bounded, so that they cost the same on any text.
+The expressions are anchored at the start and bounded, so that they cost the same on any text. None tells one digit from
+another: lines that differ in numbers alone have their message at the same place (`blur`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 
 _TIME = r"\d{1,2}:\d{2}:\d{2}(?:[.,]\d{1,9})?"
 _ISO = rf"\d{{4}}-\d{{2}}-\d{{2}}[T ]{_TIME}(?:Z| ?[+-]\d{{2}}:?\d{{2}})?"
-_SHORT = rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ 0-3]?\d {_TIME}"
+_SHORT = rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]?\d {_TIME}"
 _RANK = r"(?:PP|DP|TP|EP|ATTN_?TP|ATTN_?CP|CP|MOE_?EP)\d{1,4}"
 
 #: journalctl short, short-iso, short-precise, short-full, syslog: time, host, then `name[pid]:` or `kernel:`
@@ -46,6 +47,9 @@ _PROMPT = re.compile(
 )
 
 
+Part = tuple[str, int, int]
+
+
 @dataclasses.dataclass(slots=True)
 class Line:
     """A line without what stands before its message.
@@ -53,13 +57,15 @@ class Line:
     Attributes:
         rank: "TP3", "DP0 TP3", "rank3"; empty when the line names none.
         name: of the program or unit that wrote it, as the journal says; "kernel" for the kernel.
+        start: where the message begins in the line.
+        parts: of which the rank consists: a word, and from where to where in the line the rest of it stands.
     """
 
     message: str
     rank: str = ""
     name: str = ""
-    pid: str = ""
-    host: str = ""
+    start: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 def split(text: str) -> Line:
@@ -70,7 +76,14 @@ def split(text: str) -> Line:
         if rest is None:
             break
         line.message = line.message[rest:]
+        line.start += rest
+    line.rank = rank(text, line.parts)
     return line
+
+
+def rank(text: str, parts: tuple[Part, ...]) -> str:
+    """What the parts of a line's rank say."""
+    return " ".join([word + text[first:last] for word, first, last in parts])
 
 
 def _once(line: Line) -> int | None:
@@ -79,7 +92,7 @@ def _once(line: Line) -> int | None:
     if first.isdigit() or (first.isalpha() and first.isupper() and not line.name):
         found = _JOURNAL.match(text)
         if found is not None:
-            line.name, line.pid, line.host = found["name"], found["pid"] or "", found["host"]
+            line.name = found["name"]
             return found.end()
     how = _BY_FIRST.get(first)
     if how is None:
@@ -93,20 +106,26 @@ def _once(line: Line) -> int | None:
 
 
 def _note(line: Line, pattern: re.Pattern[str], found: re.Match[str]) -> None:
+    def part(word: str, group: str) -> tuple[Part, ...]:
+        return ((word, line.start + found.start(group), line.start + found.end(group)),) if found[group] else ()
+
     if pattern is _KERNEL:
         line.name = line.name or "kernel"
     elif pattern is _SGLANG:
-        line.rank = found["ranks"].strip() or line.rank
+        line.parts = _stripped(part("", "ranks"), found["ranks"]) or line.parts
     elif pattern is _PROCESS:
-        line.pid = found["pid"]
-        worker = _WORKER.findall(found["name"])
-        line.rank = " ".join("".join(part) for part in worker) or (
-            f"rank{found['rank']}" if found["rank"] else line.rank
-        )
+        begun = line.start + found.start("name")
+        workers = [("", begun + each.start() + 1, begun + each.end()) for each in _WORKER.finditer(found["name"])]
+        line.parts = tuple(workers) or part("rank", "rank") or line.parts
     elif pattern in (_TORCHRUN, _NCCL):
-        line.rank = line.rank or f"rank{found['rank']}"
+        line.parts = line.parts or part("rank", "rank")
     elif pattern is _BARE_JOURNAL:
-        line.name, line.pid = found["name"], found["pid"]
+        line.name = found["name"]
+
+
+def _stripped(parts: tuple[Part, ...], text: str) -> tuple[Part, ...]:
+    blanks = len(text) - len(text.lstrip())
+    return tuple((word, first + blanks, last) for word, first, last in parts)
 
 
 _DIGIT = (_CRI, _ISO_ONLY, _NCCL)

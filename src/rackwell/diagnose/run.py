@@ -83,7 +83,7 @@ class Diagnoser:
         about = {leaf.pattern for each, _ in causes for leaf in each.rule.tree.leaves}
         everything = self._matcher.everything
         return any(
-            about.isdisjoint(everything[index] for index in self._matcher.message(hit.message))
+            about.isdisjoint(everything[index] for index in self._matcher.shapes.message(hit.message))
             for hit in scan.telling.alarming()
         )
 

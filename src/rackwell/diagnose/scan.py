@@ -1,41 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over a text: which expressions are found in which lines, and where a new start begins.
 
-What makes a large text fast: a block, then each few lines of it, are first asked whether the literals of any expression
-stand in them. An expression that was found often enough is not asked for any more, except around what is new; and
-lines that give nothing but the same expressions again are only counted.
+What makes a large text fast: lines that differ in numbers alone are looked at once (`shapes`), and a line that tells
+nothing but what is known already is only counted, with the last ones of its kind kept.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rackwell.diagnose import facts, reading, starts, unknown
+from rackwell.diagnose import facts, prefix, reading, starts, unknown
 from rackwell.diagnose.blocks import LONGEST, Block, Origin, Reading
-from rackwell.diagnose.hits import Hit, Store
-from rackwell.diagnose.matcher import ENOUGH, Kind, Matcher
-from rackwell.diagnose.patterns import Filter
-from rackwell.diagnose.prefix import split
+from rackwell.diagnose.blur import ZEROS
+from rackwell.diagnose.hits import MOST, Hit, Hits, Store
+from rackwell.diagnose.matcher import Kind, Matcher
 from rackwell.diagnose.reading import Source
 from rackwell.diagnose.safe import shown
+from rackwell.diagnose.shapes import LONGEST as REMEMBERED
+from rackwell.diagnose.shapes import Shape
 
-_GROUP = 16
 _SHOWN = 2000
-_BARE_LINES = 5000
-"""Lines in which expressions without any literal are looked for everywhere."""
-_AROUND = 400
-"""Lines around something new in which everything is looked for, at most."""
-_TIRED = 1000
-"""Lines in which something was found, before it is asked again which expressions tell nothing new any more."""
+_NEAREST = 4
+"""Lines of a frequent expression that are kept on either side of one of a rare one that rules want near it."""
+_SHAPES = 20_000
+_KINDS = 500
+_RANKS = 1000
 _OURS = re.compile(
     r"(?:held by the boot gate|gate held): [a-z0-9-]+"
     r"|^ {2}(?:fix|do|not|known|follows|collect|check|what|earlier) {3,}\S"
 )
-_VAIN = 40
-"""Blocks in which an expression was found, and in no message of them."""
 
 
 @dataclasses.dataclass
@@ -48,13 +45,48 @@ class Earlier:
     source: str
 
 
-@dataclasses.dataclass(slots=True)
-class _Again:
-    """Lines in which the same counted expressions were found once more."""
+class _Kind:
+    """Lines in which the same is found, of the present start.
 
-    indexes: list[int]
-    count: int = 0
-    last: collections.deque[tuple[int, bytes]] = dataclasses.field(default_factory=lambda: collections.deque(maxlen=50))
+    Attributes:
+        epoch: the start that the rest is about. known: nothing new can be in such a line but its number.
+        count, last: of the lines that were only counted. ranks: those of which a line was looked at.
+    """
+
+    __slots__ = ("count", "epoch", "facts", "known", "last", "lasting", "ranks", "rules", "starts", "telling")
+
+    def __init__(self, matcher: Matcher, found: Sequence[int], kernel: bool) -> None:
+        def of(kind: Kind) -> tuple[str, ...]:
+            return tuple(matcher.everything[index] for index in found if matcher.kinds[index] is kind)
+
+        self.rules, self.facts, self.starts = of(Kind.RULE), of(Kind.FACT), of(Kind.START)
+        self.telling = bool(of(Kind.TELLING))
+        self.lasting = tuple(pattern for pattern in self.rules if pattern in matcher.lasting) if kernel else ()
+        self.last: collections.deque[tuple[int, bytes, Shape]] = collections.deque(maxlen=MOST)
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """A new start: nothing of it is known."""
+        self.epoch, self.known, self.count = epoch, False, 0
+        self.last.clear()
+        self.ranks: set[bytes] = set()
+
+
+@dataclasses.dataclass(slots=True)
+class _Seen:
+    """A shape, and what the present text knows of it.
+
+    Attributes:
+        kinds: of its lines, by what they were found to have. told: the start whose most telling lines have it.
+    """
+
+    shape: Shape
+    kernel: bool
+    kinds: dict[tuple[int, ...], _Kind | None] = dataclasses.field(default_factory=dict)
+    told: int = 0
+
+
+_UNSEEN: _Seen = object.__new__(_Seen)
 
 
 class Scan:
@@ -70,27 +102,22 @@ class Scan:
         self.last: list[Hit] = []
         self.lines = 0
         self._matcher = matcher
-        self._offset = 0
+        self._seen: dict[bytes, _Seen | None] = {b"": None}
+        self._kinds: dict[tuple[tuple[int, ...], bool], _Kind] = {}
+        self._offset = self._epoch = 0
         self._begin("")
 
     def _begin(self, name: str) -> None:
         self.reading, self._source, self._starts = Reading(), name, starts.Starts()
-        self._before: tuple[list[bytes], int, set[int]] = ([], 1, set())
-        self._pending: tuple[list[bytes], int, set[int], int] = ([], 1, set(), 0)
-        self._prefixes: set[bytes] = set()
         self._kernel = Store()
         self._fresh()
 
     def _fresh(self) -> None:
         """At a new start everything is new."""
-        self._counts: list[int] = [0] * len(self._matcher.everything)
-        self._full: set[int] = set()
-        self._seen_lines, self._tired = 0, _TIRED
-        self._again: dict[tuple[int, ...], _Again] = {}
-        self._counting: tuple[list[int], Filter] | None = None
-        self._asked: set[int] = set()
-        self._in_vain: dict[int, int] = {}
-        self._known: frozenset[int] = frozenset()
+        self._epoch += 1
+        self._with: dict[str, list[_Kind]] = {}
+        self._open: dict[str, list[int]] = {}
+        self._until = 0
 
     def read(self, source: Source, name: str = "", *, earlier: bool = False) -> None:
         """One text; one of an earlier start tells of that only."""
@@ -99,7 +126,6 @@ class Scan:
         self._begin(name)
         for block in reading.blocks(source, self.reading):
             self._block(block)
-        self._count()
         self._settle()
         if earlier:
             self._start_anew("start", self.reading.lines + 1)
@@ -121,114 +147,182 @@ class Scan:
         if block.origins is not None:
             for raw, origin, number in zip(lines, block.origins, block.numbers or (), strict=True):
                 self._start_anew(self._starts.origin(origin, number), number)
-                self._line(raw, number, origin)
+                self._apart(raw, number, origin)
             return
-        groups = range(0, len(lines), _GROUP)
-        tested = lines
-        if block.number <= _BARE_LINES:
-            wanted = set(groups)
+        if b"\x0b" in block.data or max(map(len, lines)) > LONGEST:
+            for number, raw in enumerate(lines, block.number):
+                self._apart(raw, number, None)
         else:
-            data = self._stripped(block.data)
-            tested = lines if data is block.data else data.split(b"\n")
-            wanted = self._interesting(tested) if self._matcher.anything(data, self._known) else set()
-        self._neighbours(wanted)
-        self._count()
-        self._pending = (tested, block.number, wanted, 0)
-        before = {index: self._counts[index] for index in self._asked}
-        for start in sorted(wanted):
-            self._group(lines, start, block.number)
-        self._vain(before)
-        self._before = (lines, block.number, wanted)
+            self._lines(lines, block.data.translate(ZEROS).split(b"\n"), block.number)
         self._remember(lines, block.number)
 
-    def _stripped(self, data: bytes) -> bytes:
-        """Without the names of programs that stand before messages, which expressions must not find."""
-        for prefix in self._prefixes:
-            data = data.replace(prefix, b" ")
-        return data
-
-    def _interesting(self, lines: list[bytes]) -> set[int]:
-        """The groups, by their first line's index, in which something new may be, and those around."""
-        new, around = self._matcher.new, self._matcher.around
-        self._asked.clear()
-        groups = range(0, len(lines), _GROUP)
-        wanted = set()
-        for start in groups:
-            found = new(b"\n".join(lines[start : start + _GROUP]), self._known)
-            if found:
-                wanted.add(start)
-                self._asked.update(found)
-                wide = max(around[index] for index in found) if self._known else 0
-                if wide:
-                    span = min(wide, _AROUND) // _GROUP + 1
-                    at = start // _GROUP
-                    wanted.update(g * _GROUP for g in range(at - span, min(at + span + 1, len(groups))))
-        return wanted
-
-    def _count(self, until: int | None = None) -> None:
-        """Count known expressions in the lines that were passed over, before line `until` only when given."""
-        lines, first, wanted, done = self._pending
-        end = len(lines) if until is None else min(len(lines), until - first)
-        self._pending = (lines, first, wanted, max(done, end))
-        if self._counting is None or done >= end:
-            return
-        indexes, counting = self._counting
-        again = self._again
-        if not counting.possible(b"\n".join(lines)):
-            return
-        for index in range(done, end):
-            if index - index % _GROUP in wanted:
+    def _apart(self, raw: bytes, number: int, origin: Origin | None) -> None:
+        """A line that may be too long, or hold several, or has an origin."""
+        if len(raw) > LONGEST:
+            self.reading.cut += 1
+            self.reading.first_cut = self.reading.first_cut or number
+            raw = raw[:LONGEST]
+        for part in raw.split(b"\x0b"):
+            seen = self._look(part.translate(ZEROS))
+            if seen is None:
                 continue
-            found = counting.found(lines[index])
-            if found:
-                key = tuple(found)
-                known = again.get(key)
-                if known is None:
-                    known = again[key] = _Again(indexes)
-                known.count += 1
-                known.last.append((first + index, lines[index]))
+            kernel = seen.kernel if origin is None else origin.name == "kernel"
+            kind = self._kind(seen.shape, part, seen.shape.places(part), kernel)
+            if kind is not None:
+                self._line(part, number, seen, kind)
 
-    def _neighbours(self, wanted: set[int]) -> None:
-        """What lies in the block before: it is looked at now."""
-        early = sorted(start for start in wanted if start < 0)
-        wanted.difference_update(early)
-        lines, number, done = self._before
-        groups = -(-len(lines) // _GROUP)
-        for start in early:
-            mine = (groups + start // _GROUP) * _GROUP
-            if mine >= 0 and mine not in done:
-                done.add(mine)
-                self._group(lines, mine, number)
+    def _lines(self, lines: list[bytes], zeros: list[bytes], first: int) -> None:
+        """Lines, and the same with zeros for digits: what is known is counted, what is not is looked at."""
+        for index, known in enumerate(map(self._seen.get, zeros, itertools.repeat(_UNSEEN))):
+            seen = self._look(zeros[index]) if known is _UNSEEN else known
+            if seen is None:
+                continue
+            raw, shape = lines[index], seen.shape
+            places = shape.places(raw) if shape.open else ()
+            try:
+                kind = seen.kinds[places]
+            except KeyError:
+                kind = self._kind(shape, raw, places, seen.kernel)
+                if places or not shape.open:
+                    seen.kinds[places] = kind
+            if kind is None:
+                continue
+            if kind.known and kind.epoch == self._epoch and first + index > self._until:
+                told = not kind.telling or seen.told == self._epoch
+                if told and (not shape.parts or _rank(raw, shape) in kind.ranks or len(kind.ranks) >= _RANKS):
+                    kind.count += 1
+                    kind.last.append((first + index, raw, shape))
+                    continue
+            self._line(raw, first + index, seen, kind)
 
-    def _group(self, lines: list[bytes], start: int, first: int) -> None:
-        early = first <= _BARE_LINES
-        for index in range(start, min(start + _GROUP, len(lines))):
-            raw = lines[index]
-            if raw and (early or self._matcher.anything(raw, ())):
-                self._line(raw, first + index, None)
-                self._seen_lines += 1
-        if self._seen_lines >= self._tired and not early:
-            self._tired += min(max(self._tired // 2, _TIRED), 10 * _TIRED)
-            self._learn(first + start)
+    def _look(self, line: bytes) -> _Seen | None:
+        """What is known of a line whose digits are zeros."""
+        try:
+            return self._seen[line]
+        except KeyError:
+            shape = self._matcher.shapes.of(line)
+        seen = None
+        if shape is not None:
+            seen = _Seen(shape, shape.name == "kernel")
+        if len(line) <= REMEMBERED:
+            if len(self._seen) > _SHAPES:
+                self._seen.clear()
+                self._seen[b""] = None
+            self._seen[line] = seen
+        return seen
 
-    def _vain(self, before: dict[int, int]) -> None:
-        """Expressions that are always found before the messages, and never in them, are not asked for for ever."""
-        for index, count in before.items():
-            if self._counts[index] == count:
-                self._in_vain[index] = self._in_vain.get(index, 0) + 1
-                if self._in_vain[index] == _VAIN:
-                    self._full.add(index)
+    def _kind(self, shape: Shape, raw: bytes, places: tuple[int, ...], kernel: bool) -> _Kind | None:
+        """The kind of a line; None when nothing is found in it."""
+        found = shape.found(places, raw)
+        if _OURS.search(shape.message):
+            # what rackwell itself says of causes and cures is no sign of them
+            everything, kinds = self._matcher.everything, self._matcher.kinds
+            found = tuple(index for index in found if "gate" in everything[index] and kinds[index] is Kind.RULE)
+        if not found:
+            return None
+        key = (found, kernel or _of_kernel(shape.message))
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) > _KINDS:
+                self._settle()
+                for known in (self._kinds, self._with, self._seen):
+                    known.clear()
+                self._seen[b""] = None
+            kind = self._kinds[key] = _Kind(self._matcher, *key)
+        return kind
 
-    def _learn(self, at: int) -> None:
-        """Which expressions tell nothing new any more: they are counted where their number is told, else left out."""
-        if len(self._full) == len(self._known):
-            return
-        self._count(at)
-        self._settle()
-        self._known = frozenset(self._full)
-        counted, everything, kinds = self._matcher.counted, self._matcher.everything, self._matcher.kinds
-        wanted = [i for i in self._known if kinds[i] is Kind.RULE and everything[i] in counted]
-        self._counting = self._matcher.only(wanted) if wanted else None
+    def _line(self, raw: bytes, number: int, seen: _Seen, kind: _Kind) -> None:
+        """A line in which something is found that may be new."""
+        text = raw.decode("utf-8", "replace")
+        message, rank = text[seen.shape.start :], prefix.rank(text, seen.shape.parts)
+        for pattern in kind.starts:
+            self._start_anew(self._starts.line(pattern, message, rank, number), number)
+        if kind.epoch != self._epoch:
+            kind.begin(self._epoch)
+            for pattern in kind.rules:
+                self._with.setdefault(pattern, []).append(kind)
+        hit = Hit(number + self._offset, number, text[:_SHOWN], message, rank, self._source)
+        self._add(kind, hit)
+        for pattern in kind.facts:
+            self.facts.read(pattern, message)
+        if kind.telling:
+            self.telling.add(hit)
+            seen.told = self._epoch
+        if len(kind.ranks) < _RANKS:
+            kind.ranks.add(rank.encode())
+
+    def _add(self, kind: _Kind, hit: Hit) -> None:
+        store = self.store
+        rare, frequent = [], []
+        for pattern in kind.rules:
+            before = store.get(pattern)
+            if before is not None and before.full:
+                frequent.append(before)
+                near = self._open.get(pattern)
+                if near is not None:
+                    self._after(pattern, near, before, hit)
+            else:
+                rare.append(pattern)
+            store.add(pattern, hit)
+        for pattern in kind.lasting:
+            self._kernel.add(pattern, hit)
+        if rare:
+            for hits in frequent:
+                hits.near.append(hit)
+            for pattern in rare:
+                self._around(pattern, hit)
+        kind.known = not (rare or kind.starts or kind.facts) and all(
+            self._kernel.hits[pattern].full for pattern in kind.lasting
+        )
+
+    def _after(self, pattern: str, near: list[int], hits: Hits, hit: Hit) -> None:
+        """A line of a frequent expression behind one of a rare one."""
+        until, left = near
+        if hit.number <= until:
+            hits.near.append(hit)
+        if hit.number > until or left <= 1:
+            del self._open[pattern]
+            self._until = max((until for until, _ in self._open.values()), default=0) - self._offset
+        else:
+            near[1] = left - 1
+
+    def _around(self, rare: str, hit: Hit) -> None:
+        """Keep the nearest lines of the frequent expressions that rules want near a rare one, or not near it."""
+        for pattern, wide in self._matcher.partners.get(rare, {}).items():
+            hits = self.store.get(pattern)
+            if hits is not None and hits.full:
+                hits.near.extend(self._latest(pattern, hits, hit.number - wide))
+                until = max(hit.number + wide, self._open.get(pattern, [0])[0])
+                self._open[pattern] = [until, _NEAREST]
+                self._until = max(self._until, until - self._offset)
+
+    def _latest(self, pattern: str, hits: Hits, low: int) -> list[Hit]:
+        """The last lines of an expression from line `low` on."""
+        found = {hit.number: hit for hit in list(hits.last)[-_NEAREST:] if hit.number >= low}
+        for kind in self._with.get(pattern, ()):
+            for number, raw, shape in list(kind.last)[-_NEAREST:]:
+                if number + self._offset >= low:
+                    found[number + self._offset] = self._hit(number, raw, shape)
+        return [found[number] for number in sorted(found)[-_NEAREST:]]
+
+    def _hit(self, number: int, raw: bytes, shape: Shape) -> Hit:
+        text = raw.decode("utf-8", "replace")
+        return Hit(
+            number + self._offset, number, text[:_SHOWN], text[shape.start :], prefix.rank(text, shape.parts),
+            self._source,
+        )  # fmt: skip
+
+    def _settle(self) -> None:
+        """Add what was only counted."""
+        for kind in self._kinds.values():
+            if kind.epoch != self._epoch or not kind.count:
+                continue
+            last = [self._hit(*each) for each in kind.last]
+            for store, patterns in ((self.store, kind.rules), (self._kernel, kind.lasting)):
+                for pattern in patterns:
+                    store.hits[pattern].passed(kind.count, last)
+            kind.count = 0
+            kind.last.clear()
 
     def _remember(self, lines: list[bytes], first: int) -> None:
         """The last lines, for texts in which nothing at all is found."""
@@ -236,78 +330,14 @@ class Scan:
         for index in range(len(lines) - 1, max(-1, len(lines) - 20), -1):
             text = lines[index][:_SHOWN].decode("utf-8", "replace")
             if text.strip() and len(kept) < 3:
-                kept.append(self._hit(text, split(text).message, "", first + index))
+                message = prefix.split(text).message
+                kept.append(Hit(first + index + self._offset, first + index, text, message, "", self._source))
         self.last = [*self.last, *reversed(kept)][-3:]
-
-    def _line(self, raw: bytes, number: int, origin: Origin | None) -> None:
-        if len(raw) > LONGEST:
-            self.reading.cut += 1
-            self.reading.first_cut = self.reading.first_cut or number
-            raw = raw[:LONGEST]
-        text = raw.decode("utf-8", "replace")
-        for part in text.split("\x0b") if "\x0b" in text else (text,):
-            self._part(part, number, origin)
-
-    def _part(self, text: str, number: int, origin: Origin | None) -> None:
-        line = split(text)
-        matcher = self._matcher
-        found = matcher.message(line.message)
-        if not found:
-            return
-        kinds, everything = matcher.kinds, matcher.everything
-        if _OURS.search(line.message):
-            # what rackwell itself says of causes and cures is no sign of them
-            found = [index for index in found if "gate" in everything[index] and kinds[index] is Kind.RULE]
-        for index in found:
-            if kinds[index] is Kind.START:
-                self._start_anew(self._starts.line(everything[index], line.message, line.rank, number), number)
-        name = origin.name if origin is not None else line.name
-        if line.name and len(self._prefixes) < 16:
-            pid = f"[{line.pid}]" if line.pid else ""
-            self._prefixes.add(
-                f" {line.host} {line.name}{pid}: ".encode() if line.host else f"{line.name}{pid}: ".encode()
-            )
-        kernel = name == "kernel" or _of_kernel(line.message)
-        hit = self._hit(text, line.message, line.rank, number)
-        for index in found:
-            pattern, kind = everything[index], kinds[index]
-            if kind is Kind.RULE:
-                self.store.add(pattern, hit)
-                if kernel and pattern in matcher.lasting:
-                    self._kernel.add(pattern, hit)
-            elif kind is Kind.FACT:
-                self.facts.read(pattern, line.message)
-            elif kind is Kind.TELLING:
-                self.telling.add(hit)
-            self._seen(index)
-
-    def _seen(self, index: int) -> None:
-        self._counts[index] += 1
-        if self._counts[index] == ENOUGH and self._matcher.kinds[index] is not Kind.START:
-            self._full.add(index)
-
-    def _hit(self, text: str, message: str, rank: str, number: int) -> Hit:
-        return Hit(number + self._offset, number, text[:_SHOWN], message, rank, self._source)
-
-    def _settle(self) -> None:
-        """Count what was found again and again."""
-        for key, again in self._again.items():
-            hits = []
-            for number, raw in again.last:
-                text = raw[:LONGEST].decode("utf-8", "replace")
-                line = split(text)
-                hits.append(self._hit(text, line.message, line.rank, number))
-            for which in key:
-                for hit in hits:
-                    mine = self.store.add(self._matcher.everything[again.indexes[which]], hit)
-                mine.count += again.count - len(hits)
-        self._again = {}
 
     def _start_anew(self, kind: str, number: int) -> None:
         """A new start, or boot, begins with line `number`."""
         if not kind:
             return
-        self._count(number)
         self._settle()
         mine = [start for start in self.earlier if start.source == self._source]
         first = mine[-1].last + 1 if mine else 1
@@ -320,6 +350,14 @@ class Scan:
         else:
             self.lasting.take(self._kernel)
         self._kernel = Store()
+
+
+def _rank(raw: bytes, shape: Shape) -> bytes:
+    if not shape.plain:
+        return prefix.rank(raw.decode("utf-8", "replace"), shape.parts).encode()
+    return b" ".join(
+        [word.encode() + raw[first:last] if word else raw[first:last] for word, first, last in shape.parts]
+    )
 
 
 def _of_kernel(message: str) -> bool:

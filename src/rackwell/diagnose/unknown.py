@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from rackwell.diagnose.blur import zeros
 from rackwell.diagnose.hits import Hit
 
 #: One expression for each word: a word of three letters and more is found at once in a large text.
@@ -30,7 +31,7 @@ _SCORES = (
     (-3, r"Traceback \(most recent|^\s*File \"|^\s+at "),
     (-4, r"(?i)error_?(?:rate|count|code)[=:]? ?0\b|(?:log|error)[-_]level|on_?error|_error=|raise_error"),
 )
-_SHAPE = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_SHAPE = re.compile(r"0x[0a-fA-F]+|\d+")
 _SHAPES = 2000
 _ALARM = 8
 
@@ -82,16 +83,11 @@ class Telling:
     """Collects lines that look like trouble; bounded."""
 
     shapes: dict[str, tuple[int, Hit]] = dataclasses.field(default_factory=dict)
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)
-    last: list[Hit] = dataclasses.field(default_factory=list)
 
     def add(self, hit: Hit) -> None:
-        """A line in which one of `PATTERNS` was found."""
-        shape = _SHAPE.sub("#", hit.message[:200])
-        if shape in self.counts:
-            self.counts[shape] += 1
-        elif len(self.shapes) < _SHAPES:
-            self.counts[shape] = 1
+        """A line in which one of `PATTERNS` was found. Of lines that differ in numbers alone the first one counts."""
+        shape = _SHAPE.sub("#", zeros(hit.message[:200]))
+        if shape not in self.shapes and len(self.shapes) < _SHAPES:
             self.shapes[shape] = (score(hit.message), hit)
 
     def alarming(self) -> list[Hit]:
