@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rackwell import shipped
 from rackwell.build import BuildSpec, PatchRequirement, load_build, patch_requirements
+from rackwell.build.routes import Inventories
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.lint import Finding
 from rackwell.provision import linting, patching
 from rackwell.provision.patching import AcceptedRisk
+from rackwell.provision.proxying import Proxies
 from rackwell.site import files, validation, yamlsource
 from rackwell.site.benchfile import BenchProfile
 from rackwell.site.declaration import Site
@@ -54,7 +57,8 @@ def target(site: Site, name: str) -> Target:
     problems += router_problems(site, routers, looked)
     lint = linting.Lint(site)
     problems += _lint(site, container, lint, looked)
-    problems = _once(problems, linting.errors(lint.findings(whole=False)))
+    proxies = _proxies(site, [container], lint, looked)
+    problems = _once(problems, linting.errors([*lint.findings(whole=False), *proxies]))
     if problems:
         raise RackwellError(list(dict.fromkeys(problems)), ExitCode.INVALID)
     return Target(site, container, host)
@@ -84,7 +88,7 @@ def check(site: Site) -> Checked:
         found += build_problems(site, container, looked)
         found += _lint(site, container, lint, looked)
     found += router_problems(site, list(site.routers), looked)
-    findings = lint.findings(whole=True)
+    findings = [*lint.findings(whole=True), *_proxies(site, list(site.containers.values()), lint, looked)]
     return Checked(_once(found, linting.errors(findings)), findings, _accepted_risks(site, looked))
 
 
@@ -118,6 +122,16 @@ def _lint(site: Site, container: Node, lint: linting.Lint, looked: _Looked) -> l
     except RackwellError as error:
         return error.problems
     return []
+
+
+def _proxies(site: Site, containers: Sequence[Node], lint: linting.Lint, looked: _Looked) -> list[Finding]:
+    """What the proxies let through, against their engines; a build that does not hold is told elsewhere."""
+    proxies = Proxies(site, lint, Inventories(shipped.catalog()))
+    for container in containers:
+        with contextlib.suppress(RackwellError):
+            if name := site.build_name(container, "release"):
+                proxies.check(container, functools.partial(looked.build, name))
+    return proxies.findings
 
 
 def accepted_risks(site: Site) -> list[AcceptedRisk]:

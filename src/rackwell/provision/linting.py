@@ -110,6 +110,15 @@ class Lint:
             self._units[key] = self._linter.lint(context)
             self._comments(spec.path)
 
+    def engine(self, spec: BuildSpec) -> tuple[str, locks.LockedWheel | None, Path | None]:
+        """Version of SGLang in a build, the wheel that is locked, and where it lies when it is fetched."""
+        version = self._build(spec).versions.get(_SGLANG, "")
+        lock = self._lock(spec)
+        wheels = [*lock.sources, *lock.dependencies, *(git.wheel for git in lock.git)] if lock is not None else []
+        locked = next((wheel for wheel in wheels if wheel.project == _SGLANG), None)
+        path = self._blobs.path(locked.sha256) if locked is not None else None
+        return version, locked, path if path is not None and files.is_file(path) else None
+
     def findings(self, *, whole: bool) -> list[Finding]:
         """Everything found so far, each thing once, what is ignored with its reason.
 

@@ -21,6 +21,7 @@ from rackwell.site.benchfile import BenchProfile
 from rackwell.site.inventory import Inventory, Sources, Unresolved, is_template
 from rackwell.site.node import CONTAINER_GROUP, PLACEHOLDER, PVE_GROUP, ROUTER_GROUP, Node
 from rackwell.site.profile import Model, Profile
+from rackwell.site.proxychecks import ProxyChecks
 from rackwell.site.routerchecks import RouterChecks, Served
 from rackwell.site.yamlsource import Pointer
 
@@ -86,6 +87,9 @@ class Checker:
             if node.name not in self.hosts and node.name not in self.containers:
                 self._connection(node)
         RouterChecks(self.containers, self._served, self._where, self.problems.add).check(self.routers.values())
+        ProxyChecks(self._served, self._where, self.inventory.raw, self._add, self.problems.add).check(
+            self.containers.values(), self.routers
+        )
         self._unique()
         self._gpus()
 
