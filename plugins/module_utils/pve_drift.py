@@ -106,7 +106,7 @@ def drift(looked: Looked) -> list[Drift]:
         *_state(looked),
         *_shared(looked),
         *_waiting(looked),
-        *_oddities(looked),
+        *(oddities(looked.file) if looked.file else []),
         *_foreign(looked),
     ]
     grave = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -235,11 +235,14 @@ def _waiting(looked: Looked) -> Iterable[Drift]:
         )
 
 
-def _oddities(looked: Looked) -> Iterable[Drift]:
-    for odd in looked.file.oddities() if looked.file else []:
-        yield Drift(
+def oddities(file: ConfFile) -> list[Drift]:
+    """What a hand has left in the file."""
+    return [
+        Drift(
             odd.code, odd.severity, MACHINE, odd.entry.key, odd.what, odd.entry.value, fix=odd.fix, **_place(odd.entry)
         )
+        for odd in file.oddities()
+    ]
 
 
 def _foreign(looked: Looked) -> Iterable[Drift]:

@@ -267,7 +267,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import pve_steps as s
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import Pve, numa_nodes, numa_of
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Conf, order
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_drift import Looked, drift
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_drift import Drift, Looked, drift
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_gpu import Gpu, choose, read_gpus
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, changes, refused, wanted
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import PveError
@@ -446,6 +446,18 @@ def check_numa(args: Dict[str, Any], out: Outcome, gpus: List[Gpu]) -> None:
         )
 
 
+def no_key(count: int) -> Drift:
+    """The difference that is not in the container's file."""
+    return Drift(
+        "ssh-key-missing",
+        "error",
+        "declaration",
+        "ssh_public_key",
+        f"root of the container does not have {count} of the declared keys",
+        fix="rackwell provision puts it in; or correct pve_container_ssh_public_key_file",
+    )
+
+
 def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> None:
     """The container runs: wait for its systemd, put the key in, read its host keys."""
     vmid = args["vmid"]
@@ -453,6 +465,7 @@ def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> 
     missing = steps.missing_keys(pve, vmid, steps.key_lines(args["ssh_public_key"]))
     if missing:
         out.changed = True
+        out.result["drift"].insert(0, no_key(len(missing)).as_dict())
         name = f"container {vmid}:/root/.ssh/authorized_keys"
         after = "".join(line + "\n" for line in missing)
         out.diffs.append({"before": "", "after": after, "before_header": name, "after_header": name})

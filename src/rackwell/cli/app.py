@@ -10,6 +10,7 @@ import typer
 
 import rackwell
 from rackwell.cli import (
+    adopt,
     baseline,
     bench,
     build,
@@ -17,6 +18,7 @@ from rackwell.cli import (
     check,
     compare,
     diagnose,
+    drift,
     gc,
     init,
     lab,
@@ -53,11 +55,13 @@ def _version(wanted: bool) -> None:
 
 for module in (
     init,
+    adopt,
     check,
     build,
     patches,
     provision,
     verify,
+    drift,
     baseline,
     topology,
     status,
