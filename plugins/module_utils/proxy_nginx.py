@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 UNIT = "nginx.service"
 PROGRAM = "/usr/sbin/nginx"
-#: in the environment of an nginx that was started with rackwell's drop-in: which one
-MARK = "RACKWELL_UNIT"
+#: in the unit's own directory, which goes with its process: the drop-in that it was started with
+MARK = "unit"
 
 
 class NginxError(Exception):
@@ -20,20 +20,23 @@ class NginxError(Exception):
 
 
 class Nginx:
-    """The one of this machine."""
+    """The one of this machine. `run`: the directory that its unit makes at each start."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
 
     def installed(self) -> bool:
         """Whether there is one."""
         return os.access(PROGRAM, os.X_OK)
 
-    def test(self, configuration: str, run: str) -> None:
+    def test(self, configuration: str) -> None:
         """Hold a configuration against nginx itself.
 
         Raises:
             NginxError: it does not take it.
         """
         # the unit makes it when it starts; the check would fail for the want of it
-        os.makedirs(run, mode=0o700, exist_ok=True)
+        os.makedirs(self.run, mode=0o700, exist_ok=True)
         self._run(PROGRAM, "-e", "stderr", "-t", "-q", "-c", configuration)
 
     def started_with(self) -> str | None:
@@ -41,12 +44,12 @@ class Nginx:
         pid = self._told("MainPID")
         if pid in ("", "0"):
             return None
+        # not in its environment: nginx writes over that
         try:
-            with open("/proc/%s/environ" % pid, "rb") as stream:
-                pairs = [entry.partition(b"=") for entry in stream.read().split(b"\0")]
+            with open(os.path.join(self.run, MARK), encoding="ascii", errors="replace") as stream:
+                return stream.read().strip()
         except OSError:
-            return None
-        return next((value.decode("ascii", "replace") for name, _, value in pairs if name == MARK.encode()), "")
+            return ""
 
     def enabled(self) -> bool:
         """Whether it starts with the machine."""

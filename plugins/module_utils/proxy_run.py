@@ -18,7 +18,7 @@ MODELS = "/v1/models"
 
 
 class ProxyError(Exception):
-    """The proxy is not what it should be. `parts` are those of an error; `rolled_back` tells of the return."""
+    """The proxy is not what it should be. `parts` are those of an error; `rolled_back`: what ran before runs again."""
 
     def __init__(self, code: str, what: str, where: str = "", why: str = "", fix: str = "", back: bool = False) -> None:
         super().__init__(what)
@@ -63,8 +63,8 @@ class Seen(NamedTuple):
 class Proxy:
     """The proxy of this machine."""
 
-    def __init__(self, sets: Sets, run: str, nginx: nginxes.Nginx, patience: float = 15.0) -> None:
-        self.sets, self._run, self._nginx, self._patience = sets, run, nginx, patience
+    def __init__(self, sets: Sets, nginx: nginxes.Nginx, patience: float = 15.0) -> None:
+        self.sets, self._run, self._nginx, self._patience = sets, nginx.run, nginx, patience
 
     # ---- what there is ---------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class Proxy:
             if "write" in steps:
                 self.sets.write(target.want)
             if "write" in steps or "switch" in steps:
-                self._nginx.test(f"{self.sets.path(target.want.name)}/{CONFIGURATION}", self._run)
+                self._nginx.test(f"{self.sets.path(target.want.name)}/{CONFIGURATION}")
         except (OSError, nginxes.NginxError) as error:
             self.sets.keep_only(self.sets.current())
             what = "nginx does not take the configuration; what was there before is as it was"
@@ -209,7 +209,7 @@ class Proxy:
         except (OSError, nginxes.NginxError, ProxyError) as second:
             why = f"{why}; the return failed as well: {nginxes.without(secrets, str(second))}"
             raise ProxyError(code, what, where, why, "see `journalctl -u nginx`") from None
-        raise ProxyError(code, f"{what}; {told}", where, why, "", back=True) from None
+        raise ProxyError(code, f"{what}; {told}", where, why, "", back=bool(former)) from None
 
     def _wait_for(self, name: str) -> None:
         deadline = time.monotonic() + self._patience

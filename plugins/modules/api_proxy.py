@@ -88,7 +88,7 @@ options:
     elements: dict
     default: []
   unit:
-    description: Digest of the drop-in of C(nginx.service). An nginx that was started with it has it in its environment.
+    description: Digest of the drop-in of C(nginx.service). The unit writes it to a file in O(run) when it starts.
     type: str
     default: ""
   drop_in:
@@ -128,8 +128,8 @@ RETURN = r"""
 rackwell_result:
   description:
     - Schema C(rackwell.api_proxy/1). C(set) is what is declared, C(running) what nginx runs with, C(steps) what was
-      done, or would be. C(asked) has what a client got, C(certificate) its names, its end and the days that are left, and
-      C(clients) the names of those that have a key.
+      done, or would be. C(asked) has what a client got, C(certificate) its names, its end and the days that are left,
+      and C(clients) the names of those that have a key.
   returned: always
   type: dict
 rackwell_error:
@@ -138,6 +138,10 @@ rackwell_error:
   type: dict
 rolled_back:
   description: Whether what ran before runs again.
+  returned: failure
+  type: bool
+rollback_verified:
+  description: Whether nginx itself told that it does.
   returned: failure
   type: bool
 """
@@ -172,8 +176,8 @@ class Run:
         self.module = module
         self.p: dict[str, Any] = module.params
         self.sets = proxy_set.Sets(self.p["root"])
-        self.nginx = Nginx()
-        self.proxy = Proxy(self.sets, self.p["run"], self.nginx)
+        self.nginx = Nginx(self.p["run"])
+        self.proxy = Proxy(self.sets, self.nginx)
         self.own = SelfSigned(os.path.join(self.p["root"], "self-signed"))
         self.result: dict[str, Any] = {"schema": SCHEMA, "state": self.p["state"], "steps": [], "asked": []}
 
@@ -334,7 +338,8 @@ class Run:
         except CertificateError as error:
             fail(self.module, **error.parts, rackwell_result=self.result)
         except ProxyError as error:
-            fail(self.module, **error.parts, rolled_back=error.rolled_back, rackwell_result=self.result)
+            back = {"rolled_back": error.rolled_back, "rollback_verified": error.rolled_back}
+            fail(self.module, **error.parts, **back, rackwell_result=self.result)
         except (NginxError, OSError) as error:
             fail(self.module, "proxy-failed", "the proxy could not be brought there", "", str(error))
 

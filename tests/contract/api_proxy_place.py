@@ -193,9 +193,10 @@ class Engine:
 
 
 class Local(Nginx):
-    """nginx without systemd: a process of its own, with the environment that the unit would give it."""
+    """nginx without systemd: a process of its own, with what the unit would do."""
 
     def __init__(self, place: Path, unit: str = "unit-1") -> None:
+        super().__init__(str(place / "run"))
         self.place, self.unit, self.is_enabled = place, unit, False
         self.did: list[str] = []
 
@@ -211,15 +212,11 @@ class Local(Nginx):
     def installed(self) -> bool:
         return True
 
-    def test(self, configuration: str, run: str) -> None:
+    def test(self, configuration: str) -> None:
         self._call("-t", "-q", "-c", configuration)
 
     def started_with(self) -> str | None:
-        pid = self.pid
-        if not pid:
-            return None
-        pairs = [entry.partition(b"=") for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
-        return next((value.decode() for name, _, value in pairs if name == b"RACKWELL_UNIT"), "")
+        return (self.place / "run/unit").read_text() if self.pid else None
 
     def enabled(self) -> bool:
         return self.is_enabled
@@ -230,6 +227,7 @@ class Local(Nginx):
             if verb in {"stop", "restart"} and self.pid:
                 self.end()
             if verb in {"start", "restart"}:
+                (self.place / "run/unit").write_text(self.unit)
                 self._call("-c", f"{self.place}/root/live/nginx.conf", "-g", "daemon on; master_process on;")
                 eventually(lambda: self.pid, "nginx did not write its pid")
             if verb == "reload":
@@ -258,7 +256,6 @@ class Local(Nginx):
             check=False,
             stdout=subprocess.DEVNULL,
             stderr=(self.place / "stderr").open("wb"),
-            env={"PATH": os.environ["PATH"], "RACKWELL_UNIT": self.unit},
         )
         if done.returncode != 0:
             raise NginxError(" ".join((self.place / "stderr").read_text(errors="replace").split()))

@@ -113,6 +113,8 @@ def _show(out: Console, done: Provisioned, diff: bool) -> None:
     endpoint = done.endpoint
     where = f"inside {name} only" if endpoint["inside_only"] else name
     out.print(f"API {endpoint['url']} ({where}), model {endpoint['served_name']}")
+    if endpoint["proxy"]:
+        out.print(f"  for clients with a key: {endpoint['proxy']}")
     if endpoint["tunnel"]:
         out.print(f"  from here: {endpoint['tunnel']}")
     for router in done.routers:

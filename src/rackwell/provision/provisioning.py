@@ -18,7 +18,7 @@ from rackwell.provision.lock import container_lock
 from rackwell.provision.measured import Measured
 from rackwell.provision.progress import Progress
 from rackwell.provision.routing import Routed
-from rackwell.site import declaration
+from rackwell.site import declaration, proxychecks
 
 
 @dataclasses.dataclass
@@ -54,7 +54,18 @@ class Provisioned:
             "tunnel": f"ssh -L {profile.server.port}:127.0.0.1:{profile.server.port} root@{self.address}"
             if local
             else "",
+            "proxy": self._proxy,
         }
+
+    @property
+    def _proxy(self) -> str:
+        """The address that clients ask, where a proxy stands before the server; empty where none does."""
+        container = self.target.container
+        if not proxychecks.declared(container):
+            return ""
+        names = container.value("api_proxy_names") or []
+        port = container.value("api_proxy_port")
+        return f"https://{next(iter(names), self.address)}{'' if port == 443 else f':{port}'}/v1"
 
     @property
     def staging(self) -> list[dict[str, Any]]:

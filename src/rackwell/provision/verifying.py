@@ -144,6 +144,7 @@ def judge(played: PlayResult, container: str, host: str, again: str, *, gate_onl
             item("release", "rackwell.release_store", container, {"release", ""}, _release),
             *_model_item(item("model", _model_schema(played, container), container, {"model_weights"}, _model)),
             items[-1],
+            *_proxy(played, container, failures),
         ]
     told = (
         plays.problems(played, again)
@@ -278,6 +279,21 @@ def _model(report: Mapping[str, Any]) -> tuple[bool, str]:
         return False, f"{name} is {report.get('state')}{more}"
     size = f"{report.get('files')} files, {report.get('bytes', 0) / 1e9:.1f} GB"
     return True, f"{name}: {size}, held against their {'hashes' if report.get('verified') == 'sha256' else 'sizes'}"
+
+
+def _proxy(played: PlayResult, container: str, failures: list[Failure]) -> list[Item]:
+    """The proxy's row; none where no proxy is declared. One whose certificate ends soon is degraded."""
+    of = [failure for failure in failures if failure.host == container and failure.role == "api_proxy"]
+    report = _payload(played, "rackwell.api_proxy/1", container)
+    if of:
+        return [Item("proxy", FAIL, _told(of))]
+    if report is None:
+        return []
+    certificate = report.get("certificate") or {}
+    left = int(certificate.get("days_left") or 0)
+    asked = ", ".join(f"{one['status']} {one['name']}" for one in report.get("asked") or [])
+    text = f"port {report.get('port')}: {asked}; certificate ({certificate.get('from')}) for {left} more days"
+    return [Item("proxy", DEGRADED if left <= int(certificate.get("warn_days") or 0) else PASS, text)]
 
 
 def _server(report: Mapping[str, Any]) -> tuple[bool, str]:
