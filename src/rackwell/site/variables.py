@@ -85,6 +85,39 @@ def _mount_path(value: str) -> str:
 
 MountPath = Annotated[str, pydantic.AfterValidator(_mount_path)]
 
+# options of Proxmox VE that may be declared by their own name, and parts of those that are lists of parts
+CONTAINER_OPTIONS = (
+    *("cpulimit", "cpuunits", "startup", "protection", "hookscript", "searchdomain", "timezone", "description"),
+    *("console", "tty", "cmode", "debug", "entrypoint", "env"),
+)
+NET_OPTIONS = (
+    *("name", "firewall", "gw6", "host-managed", "hwaddr", "ip6", "link_down", "mtu", "rate", "tag", "trunks", "type"),
+)
+MOUNT_OPTIONS = ("acl", "backup", "idmap", "keepattrs", "mountoptions", "quota", "replicate", "shared", "size")
+
+
+def _parts(known: tuple[str, ...]) -> pydantic.AfterValidator:
+    """Parts of a property string: of these names, and no value that would be read as another part."""
+
+    def check(given: dict[str, Any]) -> dict[str, Any]:
+        for name, value in given.items():
+            if name not in known:
+                raise ValueError(f"'{name}' is not known here; known are {', '.join(known)}")
+            text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
+            if not text or "," in text or not text.isprintable():
+                raise ValueError(f"the value of '{name}' must be a word without commas and line breaks")
+        return given
+
+    return pydantic.AfterValidator(check)
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    for name in given:
+        if name not in CONTAINER_OPTIONS and not re.fullmatch(r"net([1-9]|[12]\d|3[01])", name):
+            known = ", ".join(CONTAINER_OPTIONS)
+            raise ValueError(f"'{name}' is not declared so; known here are {known}, and net1 to net31")
+    return given
+
 
 class Mount(pydantic.BaseModel):
     """A directory of the host that the container sees."""
@@ -94,7 +127,7 @@ class Mount(pydantic.BaseModel):
     source: MountPath
     target: MountPath
     read_only: bool = True
-    options: dict[str, Any] = {}
+    options: Annotated[dict[str, Any], _parts(MOUNT_OPTIONS)] = {}
 
 
 class Device(pydantic.BaseModel):
@@ -136,7 +169,7 @@ class PveContainer(RoleVariables):
     pve_container_memlock: Annotated[str, pydantic.Field(pattern=r"^(unlimited|\d+)(:(unlimited|\d+))?$")] | None = None
     pve_container_shm_size: Annotated[str, pydantic.Field(pattern=r"^\d+[KMGkmg%]?$")] | None = None
     pve_container_raw: Literal["keep"] | list[RawLine] = "keep"
-    pve_container_options: dict[str, Any] = {}
+    pve_container_options: Annotated[dict[str, Any], pydantic.AfterValidator(_options)] = {}
     pve_container_features: dict[str, Any] = {"nesting": True}
     pve_container_gpus: Literal["all"] | list[Text] = "all"
     pve_container_devices: list[Absolute | Device] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
@@ -145,7 +178,7 @@ class PveContainer(RoleVariables):
     pve_container_bridge: Text = "vmbr0"
     pve_container_ip: Text
     pve_container_gateway: Text | None = None
-    pve_container_net_options: dict[str, Any] = {}
+    pve_container_net_options: Annotated[dict[str, Any], _parts(NET_OPTIONS)] = {}
     pve_container_nameserver: Text | None = None
     pve_container_onboot: bool = True
     pve_container_ssh_public_key_file: Text

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_plan
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Conf
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_declare import Declared, declare
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_drift import Looked, drift
@@ -26,6 +27,7 @@ from labpve import config
 from pvestandin import MINORS, uuid
 from test_pve_file import NASTY
 
+from rackwell.site import variables
 from rackwell.site.variables import PveContainer
 
 GPUS = [Gpu(bus_id, uuid(bus_id), minor, "RTX PRO 6000 Blackwell") for bus_id, minor in sorted(MINORS.items())]
@@ -47,17 +49,17 @@ def declared(text: str) -> tuple[Declared, Conf, ConfFile]:
     return declare(conf, file, GPUS, 201, NODES), conf, file
 
 
-def want_of(variables: dict[str, Any]) -> Wanted:
+def want_of(found: dict[str, Any]) -> Wanted:
     """The declaration as the module reads it."""
-    args = {**DEFAULTS, "bridge": "vmbr0", "ip": "10.0.0.5/24", **variables}
+    args = {**DEFAULTS, "bridge": "vmbr0", "ip": "10.0.0.5/24", **found}
     nodes = [gpu.node for gpu in choose(args["gpus"], GPUS)] if args["gpus"] else []
     return wanted(args, nodes, wanted_raw(args, NODES))
 
 
-def todo(variables: dict[str, Any], conf: Conf) -> list[Any]:
-    want = want_of(variables)
-    hostname = variables["hostname"]
-    args = {**DEFAULTS, **variables}
+def todo(found: dict[str, Any], conf: Conf) -> list[Any]:
+    want = want_of(found)
+    hostname = found["hostname"]
+    args = {**DEFAULTS, **found}
     assert foreign(conf, hostname, 201, args["adopted"]) is None
     return [
         *changes(conf, want),
@@ -239,9 +241,42 @@ def test_the_nastiest_file_is_declared_and_told() -> None:
 
 def test_every_declaration_holds_for_the_command_line() -> None:
     found, _, _ = declared(PLAIN)
-    variables = {f"pve_container_{name}": value for name, value in found.variables.items()}
+    written = {f"pve_container_{name}": value for name, value in found.variables.items()}
     rest = {"host": "pve1", "template": "local:vztmpl/debian-12.tar.zst", "ssh_public_key_file": "/k.pub"}
-    PveContainer.model_validate({**variables, **{f"pve_container_{name}": value for name, value in rest.items()}})
+    PveContainer.model_validate({**written, **{f"pve_container_{name}": value for name, value in rest.items()}})
+
+
+def test_the_command_line_and_the_module_know_the_same_parts() -> None:
+    assert variables.CONTAINER_OPTIONS == pve_plan.FURTHER
+    assert variables.NET_OPTIONS == pve_plan.NET_PARTS
+    assert variables.MOUNT_OPTIONS == pve_plan.MOUNT_PARTS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"options": {"memory": 5}},
+        {"options": {"net0": "name=eth0"}},
+        {"options": {"net32": "name=eth0"}},
+        {"net_options": {"bridge": "vmbr1"}},
+        {"net_options": {"mtu": "9000,ip=1.2.3.4/8"}},
+        {"mounts": [{"source": "/a", "target": "/a", "options": {"ro": True}}]},
+        {"devices": [{"path": "/etc/passwd"}]},
+        {"devices": [{"path": "/dev/null", "mode": "666"}]},
+        {"cpuset": "a"},
+        {"memlock": "lots"},
+        {"shm_size": "1G,exec"},
+        {"raw": ["rootfs: /"]},
+        {"raw": "all"},
+        {"numa_nodes": [-1]},
+    ],
+)
+def test_what_the_module_refuses_does_not_hold(wrong: dict[str, Any]) -> None:
+    good = {**declared(PLAIN)[0].variables, "host": "pve1"}
+    good |= {"template": "local:vztmpl/d.tar.zst", "ssh_public_key_file": "/k.pub"}
+    PveContainer.model_validate({f"pve_container_{name}": value for name, value in good.items()})
+    with pytest.raises(ValueError, match=f"pve_container_{next(iter(wrong))}"):
+        PveContainer.model_validate({f"pve_container_{name}": value for name, value in {**good, **wrong}.items()})
 
 
 PATHS = st.sampled_from(["/dev/nvidia0", "/dev/nvidia2", "/dev/nvidia9", "/dev/nvidiactl", "/dev/fuse", "/dev/kvm"])
@@ -350,6 +385,6 @@ def test_any_container_is_declared_without_a_change(
     assert todo(found.variables, conf) == []
     again, _, _ = declared(config.parse(text).write())
     assert again.variables == found.variables
-    variables = {f"pve_container_{name}": value for name, value in found.variables.items()}
+    written = {f"pve_container_{name}": value for name, value in found.variables.items()}
     rest = {"host": "pve1", "template": "local:vztmpl/d.tar.zst", "ssh_public_key_file": "/k.pub"}
-    PveContainer.model_validate({**variables, **{f"pve_container_{name}": value for name, value in rest.items()}})
+    PveContainer.model_validate({**written, **{f"pve_container_{name}": value for name, value in rest.items()}})
