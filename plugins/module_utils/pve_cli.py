@@ -129,6 +129,10 @@ class Pve:
             )
         return False
 
+    def options(self, vmid: int) -> Conf:
+        """The container's options with what is pending, without its raw lines and digest: half the time."""
+        return Conf.from_api(self.rows(f"/nodes/{self.node}/lxc/{vmid}/pending", "key"))
+
     def conf(self, vmid: int) -> Conf:
         """The container's configuration with what is pending."""
         # its digest first: what changes after this is noticed by the change that names it

@@ -130,7 +130,7 @@ def remove(pve: Pve, vmid: int, hostname: str) -> str:
     try:
         if not pve.exists(vmid):
             return "nothing of it is left"
-        conf = pve.conf(vmid)
+        conf = pve.options(vmid)
         # PVE writes tags and hostname only at the end of a creation: until then the lock is all there is
         if conf.current.get("lock") != "create" and foreign(conf, hostname):
             return f"{foreign(conf, hostname)}; it is somebody else's and was not touched"
@@ -156,7 +156,7 @@ def settle_creation(pve: Pve, vmid: int, hostname: str, seconds: int, check_mode
     """
     deadline = time.monotonic() + seconds
     while pve.exists(vmid):
-        conf = pve.conf(vmid)
+        conf = pve.options(vmid)
         if conf.current.get("lock") != "create":
             return True
         pid = pve.being_created(vmid)

@@ -410,7 +410,7 @@ def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mod
         new = {str(change.after).split(",")[0] for change in todo if change.before is None and change.after}
         preflight.check_shared(pve, vmid, [node for node in gpu_nodes(out) if node in new or not running])
         steps.change(pve, vmid, todo, running, restart, args["start_timeout"], conf, want.raw if raw_todo else None)
-        left = pve.conf(vmid).waiting()
+        left = pve.options(vmid).waiting()
         out.result.update(restarted=restart, restart_required=bool(left), pending=left)
         if left:
             out.warnings.append(
@@ -489,7 +489,7 @@ def converge(module: AnsibleModule) -> Outcome:
     exists = steps.settle_creation(pve, args["vmid"], args["hostname"], args["start_timeout"], check_mode)
     if exists:
         # a foreign container is told before anything else
-        preflight.check_ours(pve.conf(args["vmid"]), args["vmid"], args["hostname"], pve.node, args["adopted"])
+        preflight.check_ours(pve.options(args["vmid"]), args["vmid"], args["hostname"], pve.node, args["adopted"])
     preflight.check_sources([device["path"] for device in want.devices], args["mounts"], args["bridge"], pve.node)
     if exists:
         try:
