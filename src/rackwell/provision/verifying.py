@@ -284,7 +284,7 @@ def _model(report: Mapping[str, Any]) -> tuple[bool, str]:
 def _proxy(played: PlayResult, container: str, failures: list[Failure]) -> list[Item]:
     """The proxy's row; none where no proxy is declared. One whose certificate ends soon is degraded."""
     of = [failure for failure in failures if failure.host == container and failure.role == "api_proxy"]
-    report = _payload(played, "rackwell.api_proxy/1", container)
+    report = _payload(played, "rackwell.api_proxy", container)
     if of:
         return [Item("proxy", FAIL, _told(of))]
     if report is None:
