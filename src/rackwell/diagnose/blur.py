@@ -20,6 +20,8 @@ _NONE: frozenset[str] = frozenset()
 _REPEAT = re.compile(r"\{\d+(?:,\d*)?\}")
 _GROUP = re.compile(r"\(\?(?:P?<\w+>|[imsU-]*[:)])|\(")
 _ESCAPE = re.compile(r"\\(?:x\{[0-9A-Fa-f]+\}|x[0-9A-Fa-f]{2}|[pP]\{\^?\w+\}|[pP]\w|[0-7]{1,3}|.)", re.DOTALL)
+_SAME = re.compile(rf"(?:[^\\\[{{(0-9]|\\[^xpPQEC0-9]|{_REPEAT.pattern}|{_GROUP.pattern})*+")
+"""No digit, and no class that might have some: most expressions are so."""
 _NAMED = re.compile(r"\[:\^?\w+:\]")
 _DIGITS_OF = {r"\d": _ALL, r"\w": _ALL, r"\S": _ALL}
 _NAMES = {"[:digit:]", "[:alnum:]", "[:xdigit:]", "[:word:]", "[:graph:]", "[:print:]", "[:ascii:]"}
@@ -44,6 +46,8 @@ def zeros(text: str) -> str:
 
 def blurred(pattern: str) -> Blurred:
     """The two expressions of an expression of RE2."""
+    if _SAME.fullmatch(pattern):
+        return Blurred(pattern, None)
     try:
         wide, narrow = _parts(pattern)
     except _UnknownError:

@@ -45,6 +45,10 @@ _HOLE = re.compile(r"\$\{([^{}]*)\}")
 _GROUP = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
+CHECKED: dict[str, Any] = {}
+"""As the context of a validation: the same was validated before, and its expressions are not compiled again."""
+
+
 class Examples(pydantic.BaseModel):
     """Texts that the rule must, and must not find something in."""
 
@@ -108,16 +112,20 @@ class Rule(pydantic.BaseModel):
 
     @pydantic.field_validator("match")
     @classmethod
-    def _match_holds(cls, value: Any) -> Any:
+    def _match_holds(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        if info.context is CHECKED:
+            return value
         try:
-            Match.parse(value)
+            Match.parse(value).check()
         except MatchError as error:
             raise ValueError(str(error)) from error
         return value
 
     @pydantic.model_validator(mode="after")
-    def _whole(self) -> Rule:
+    def _whole(self, info: pydantic.ValidationInfo) -> Rule:
         self._tree = Match.parse(self.match)
+        if info.context is CHECKED:
+            return self
         groups = {name for leaf in self._tree.leaves for name in _GROUP.findall(leaf.pattern)}
         for text in (self.cause, self.remedy, self.naive, self.title):
             for hole in _HOLE.findall(text):
@@ -168,23 +176,35 @@ def _named(rule: Rule, path: Path) -> None:
         raise _invalid("wrong-name", f"it holds {rule.id}", path, f"name it {rule.area}/{rule.id}.yml")
 
 
+def files(catalog: Path) -> list[Path]:
+    """The files of all rules."""
+    return sorted(folder(catalog).glob("*/*.yml"))
+
+
 def load_rules(catalog: Path) -> list[Rule]:
     """All rules by id, read fast: what is wrong in one is told as `load_rule` tells it.
 
     Raises:
         RackwellError: one does not hold, or two have one id (exit 2).
     """
-    found: dict[str, Rule] = {}
-    for path in sorted(folder(catalog).glob("*/*.yml")):
+    return [rule for rule, _ in load(catalog)]
+
+
+def load(catalog: Path) -> list[tuple[Rule, Any]]:
+    """As `load_rules`, each with the data that it was made of."""
+    found: dict[str, tuple[Rule, Any]] = {}
+    for path in files(catalog):
+        data = None
         try:
             with path.open("rb") as stream:
-                rule = Rule.model_validate(yaml.load(stream, SafeLoader))
+                data = yaml.load(stream, SafeLoader)
+            rule = Rule.model_validate(data)
         except (yaml.YAMLError, pydantic.ValidationError, OSError, RecursionError):
             rule = load_rule(path)
         _named(rule, path)
         if rule.id in found:
             raise _invalid("given-twice", f"{rule.id} is given twice", path, "give it an id of its own")
-        found[rule.id] = rule
+        found[rule.id] = rule, data
     return [found[name] for name in sorted(found)]
 
 

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rackwell.diagnose import unknown
+from rackwell.diagnose import kept, unknown
 from rackwell.diagnose.evaluate import evaluate
 from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.findings import Diagnosis, EarlierStart, Finding, Said
@@ -16,7 +16,7 @@ from rackwell.diagnose.hits import Hit, Store
 from rackwell.diagnose.matcher import Matcher
 from rackwell.diagnose.order import Held, ordered
 from rackwell.diagnose.reading import Source
-from rackwell.diagnose.rules import Rule, filled, load_rules
+from rackwell.diagnose.rules import Rule, filled
 from rackwell.diagnose.safe import shown
 from rackwell.diagnose.scan import Scan, chosen
 from rackwell.diagnose.tree import Match
@@ -149,7 +149,7 @@ def diagnoser(catalog: Path | None = None) -> Diagnoser:
     """The one of a catalogue; that which ships when None."""
     from rackwell import shipped
 
-    return Diagnoser(load_rules(catalog or shipped.catalog()))
+    return Diagnoser(kept.rules(catalog or shipped.catalog()))
 
 
 def diagnose(source: Source, facts: Facts | None = None, *, catalog: Path | None = None) -> Diagnosis:

@@ -21,14 +21,14 @@ from rackwell.diagnose.matcher import Kind, Matcher
 from rackwell.diagnose.reading import Source
 from rackwell.diagnose.safe import shown
 from rackwell.diagnose.shapes import LONGEST as REMEMBERED
-from rackwell.diagnose.shapes import Shape
+from rackwell.diagnose.shapes import Asked, Shape
 
 _SHOWN = 2000
 _NEAREST = 4
 """Lines of a frequent expression that are kept on either side of one of a rare one that rules want near it."""
 _SHAPES = 20_000
 _KINDS = 500
-_RANKS = 1000
+_RANKS = 2000
 _OURS = re.compile(
     r"(?:held by the boot gate|gate held): [a-z0-9-]+"
     r"|^ {2}(?:fix|do|not|known|follows|collect|check|what|earlier) {3,}\S"
@@ -49,8 +49,8 @@ class _Kind:
     """Lines in which the same is found, of the present start.
 
     Attributes:
-        epoch: the start that the rest is about. known: nothing new can be in such a line but its number.
-        count, last: of the lines that were only counted. ranks: those of which a line was looked at.
+        epoch: the start that the rest is about. known: the start of which nothing new can be in such a line.
+        count, last: of the lines that were only counted. ranks: those of which a line was looked at, also as bytes.
     """
 
     __slots__ = ("count", "epoch", "facts", "known", "last", "lasting", "ranks", "rules", "starts", "telling")
@@ -67,9 +67,9 @@ class _Kind:
 
     def begin(self, epoch: int) -> None:
         """A new start: nothing of it is known."""
-        self.epoch, self.known, self.count = epoch, False, 0
+        self.epoch, self.known, self.count = epoch, 0, 0
         self.last.clear()
-        self.ranks: set[bytes] = set()
+        self.ranks: set[str | bytes] = set()
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,11 +77,18 @@ class _Seen:
     """A shape, and what the present text knows of it.
 
     Attributes:
-        kinds: of its lines, by what they were found to have. told: the start whose most telling lines have it.
+        start, asked: those of the shape; no start if a line's characters are not its bytes.
+        rank: what in the bytes is the rank, or none of them, for a rank of several parts; None for no rank.
+        kind, kinds: of its lines; of those that were asked by what they were found to have.
+        told: the start whose most telling lines have it.
     """
 
     shape: Shape
     kernel: bool
+    start: int | None = None
+    asked: Asked | None = None
+    rank: slice | None = None
+    kind: _Kind | None = None
     kinds: dict[tuple[int, ...], _Kind | None] = dataclasses.field(default_factory=dict)
     told: int = 0
 
@@ -172,28 +179,47 @@ class Scan:
                 self._line(part, number, seen, kind)
 
     def _lines(self, lines: list[bytes], zeros: list[bytes], first: int) -> None:
-        """Lines, and the same with zeros for digits: what is known is counted, what is not is looked at."""
-        for index, known in enumerate(map(self._seen.get, zeros, itertools.repeat(_UNSEEN))):
-            seen = self._look(zeros[index]) if known is _UNSEEN else known
+        """Lines, and the same with zeros for digits: what is known is counted, what is not is looked at.
+
+        This is what a large log takes its time for.
+        """
+        epoch, until = self._epoch, self._until
+        known = map(self._seen.get, zeros, itertools.repeat(_UNSEEN))
+        for number, raw, seen in zip(itertools.count(first), lines, known, strict=False):
             if seen is None:
                 continue
-            raw, shape = lines[index], seen.shape
-            places = shape.places(raw) if shape.open else ()
-            try:
-                kind = seen.kinds[places]
-            except KeyError:
-                kind = self._kind(shape, raw, places, seen.kernel)
-                if places or not shape.open:
-                    seen.kinds[places] = kind
+            if seen is _UNSEEN:
+                seen = self._look(zeros[number - first])  # noqa: PLW2901
+                if seen is None:
+                    continue
+            if seen.asked is None:
+                kind = seen.kind or self._kind(seen.shape, raw, (), seen.kernel)
+                seen.kind = kind
+            else:
+                start = seen.start
+                places = seen.shape.places(raw) if start is None else tuple(seen.asked.finds(raw[start:]))
+                try:
+                    kind = seen.kinds[places]
+                except KeyError:
+                    kind = self._kind(seen.shape, raw, places, seen.kernel)
+                    if places:
+                        seen.kinds[places] = kind
             if kind is None:
                 continue
-            if kind.known and kind.epoch == self._epoch and first + index > self._until:
-                told = not kind.telling or seen.told == self._epoch
-                if told and (not shape.parts or _rank(raw, shape) in kind.ranks or len(kind.ranks) >= _RANKS):
-                    kind.count += 1
-                    kind.last.append((first + index, raw, shape))
-                    continue
-            self._line(raw, first + index, seen, kind)
+            if (
+                kind.known == epoch
+                and number > until
+                and (seen.told == epoch or not kind.telling)
+                and (seen.rank is None or raw[seen.rank] in kind.ranks or self._rank_known(raw, seen.shape, kind))
+            ):
+                kind.count += 1
+                kind.last.append((number, raw, seen.shape))
+            else:
+                self._line(raw, number, seen, kind)
+                epoch, until = self._epoch, self._until
+
+    def _rank_known(self, raw: bytes, shape: Shape, kind: _Kind) -> bool:
+        return len(kind.ranks) >= _RANKS or prefix.rank(raw.decode("utf-8", "replace"), shape.parts) in kind.ranks
 
     def _look(self, line: bytes) -> _Seen | None:
         """What is known of a line whose digits are zeros."""
@@ -203,7 +229,11 @@ class Scan:
             shape = self._matcher.shapes.of(line)
         seen = None
         if shape is not None:
-            seen = _Seen(shape, shape.name == "kernel")
+            rank = None
+            if shape.parts:
+                word, first, last = shape.parts[0]
+                rank = slice(first, last) if shape.plain and len(shape.parts) == 1 and not word else slice(0)
+            seen = _Seen(shape, shape.name == "kernel", shape.start if shape.plain else None, shape.asked, rank)
         if len(line) <= REMEMBERED:
             if len(self._seen) > _SHAPES:
                 self._seen.clear()
@@ -249,7 +279,7 @@ class Scan:
             self.telling.add(hit)
             seen.told = self._epoch
         if len(kind.ranks) < _RANKS:
-            kind.ranks.add(rank.encode())
+            kind.ranks.update((rank, rank.encode()) if rank else ())
 
     def _add(self, kind: _Kind, hit: Hit) -> None:
         store = self.store
@@ -271,9 +301,8 @@ class Scan:
                 hits.near.append(hit)
             for pattern in rare:
                 self._around(pattern, hit)
-        kind.known = not (rare or kind.starts or kind.facts) and all(
-            self._kernel.hits[pattern].full for pattern in kind.lasting
-        )
+        told = all(self._kernel.hits[pattern].full for pattern in kind.lasting)
+        kind.known = 0 if rare or kind.starts or kind.facts or not told else self._epoch
 
     def _after(self, pattern: str, near: list[int], hits: Hits, hit: Hit) -> None:
         """A line of a frequent expression behind one of a rare one."""
@@ -350,14 +379,6 @@ class Scan:
         else:
             self.lasting.take(self._kernel)
         self._kernel = Store()
-
-
-def _rank(raw: bytes, shape: Shape) -> bytes:
-    if not shape.plain:
-        return prefix.rank(raw.decode("utf-8", "replace"), shape.parts).encode()
-    return b" ".join(
-        [word.encode() + raw[first:last] if word else raw[first:last] for word, first, last in shape.parts]
-    )
 
 
 def _of_kernel(message: str) -> bool:

@@ -87,7 +87,7 @@ class Match:
         """From YAML's data.
 
         Raises:
-            MatchError: it has another form, or an expression does not hold.
+            MatchError: it has another form.
         """
         if isinstance(value, (str, list)):
             value = {"any": value if isinstance(value, list) else [value]}
@@ -108,6 +108,19 @@ class Match:
             raise MatchError("`match` names nothing that must be there")
         pairs = [_pairs(value.get(key, []), key) for key in ("differ", "apart")]
         return cls(node, none, counts, *pairs)
+
+    def check(self) -> None:
+        """Compile all expressions, which takes its time.
+
+        Raises:
+            MatchError: one does not hold, or is found everywhere.
+        """
+        for leaf in (*self.leaves, *self.none):
+            try:
+                if compiled(leaf.pattern).search(""):
+                    raise MatchError(f"'{leaf.pattern}' is found in an empty line, and so everywhere")
+            except PatternError as error:
+                raise MatchError(str(error)) from error
 
 
 def _pairs(value: Any, key: str) -> tuple[tuple[str, str], ...]:
@@ -166,11 +179,6 @@ def _leaf(entry: Any) -> Leaf:
     pattern = entry[keys[0]]
     if not isinstance(pattern, str) or not pattern:
         raise MatchError(f"`{keys[0]}` is an expression, in quotes")
-    try:
-        if compiled(pattern).search(""):
-            raise MatchError(f"'{pattern}' is found in an empty line, and so everywhere")
-    except PatternError as error:
-        raise MatchError(str(error)) from error
     return Leaf(pattern, _bound(entry, order))
 
 
