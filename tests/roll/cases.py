@@ -345,6 +345,13 @@ for _percent in (5, 10, 20, 50):
     CASES[f"slow-{_percent}"] = _slow
 
 
+@case("interleave")
+def _(it: Case) -> None:
+    """Old and new are measured in turn on each host; the new engine is half as fast, and returns."""
+    right = codes(RETURNED)
+    _engine(it, "measured in turn, slower by 50 %", (*GATE, "--interleave", "1"), right, speed=0.5)
+
+
 # -- the way back ----------------------------------------------------------------------------------------------------
 
 

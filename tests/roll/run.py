@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import signal
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,8 @@ def main() -> int:
     place = Place.at(arguments.name, arguments.site)
     if arguments.prepare:
         return 0
+    # under nohup the rolls would inherit that they ignore it, which rackwell honours; a handler is not inherited
+    signal.signal(signal.SIGHUP, lambda _number, _frame: None)
     report, stop_at = Report(arguments.out), time.monotonic() + arguments.minutes * 60
     for name in chosen:
         if time.monotonic() > stop_at:
