@@ -20,10 +20,10 @@ class NginxError(Exception):
 
 
 class Nginx:
-    """The one of this machine. `run`: the directory that its unit makes at each start."""
+    """The one of this machine. `run`, `cache`: the directories that its unit makes at each start."""
 
-    def __init__(self, run: str) -> None:
-        self.run = run
+    def __init__(self, run: str, cache: str) -> None:
+        self.run, self.cache = run, cache
 
     def installed(self) -> bool:
         """Whether there is one."""
@@ -35,8 +35,9 @@ class Nginx:
         Raises:
             NginxError: it does not take it.
         """
-        # the unit makes it when it starts; the check would fail for the want of it
-        os.makedirs(self.run, mode=0o700, exist_ok=True)
+        # the unit makes them when it starts; the check would fail for the want of them
+        for folder in (self.run, self.cache):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         self._run(PROGRAM, "-e", "stderr", "-t", "-q", "-c", configuration)
 
     def started_with(self) -> str | None:

@@ -220,7 +220,8 @@ class Proxy:
 
     def remove(self) -> None:
         """Have no proxy. Raises NginxError or OSError."""
-        if self._nginx.started_with():
+        # also one that is down: without the drop-in, Debian's own page would be there at the next start of the machine
+        if self._nginx.installed() and self._nginx.started_with() != "":
             self._nginx.do("stop", "disable")
         self.sets.drop_link()
         self.sets.keep_only()

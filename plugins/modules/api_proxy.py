@@ -176,7 +176,7 @@ class Run:
         self.module = module
         self.p: dict[str, Any] = module.params
         self.sets = proxy_set.Sets(self.p["root"])
-        self.nginx = Nginx(self.p["run"])
+        self.nginx = Nginx(self.p["run"], self.p["cache"])
         self.proxy = Proxy(self.sets, self.nginx)
         self.own = SelfSigned(os.path.join(self.p["root"], "self-signed"))
         self.result: dict[str, Any] = {"schema": SCHEMA, "state": self.p["state"], "steps": [], "asked": []}

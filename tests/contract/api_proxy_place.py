@@ -196,7 +196,7 @@ class Local(Nginx):
     """nginx without systemd: a process of its own, with what the unit would do."""
 
     def __init__(self, place: Path, unit: str = "unit-1") -> None:
-        super().__init__(str(place / "run"))
+        super().__init__(str(place / "run"), str(place / "cache"))
         self.place, self.unit, self.is_enabled = place, unit, False
         self.did: list[str] = []
 
@@ -233,8 +233,8 @@ class Local(Nginx):
             if verb == "reload":
                 self._call("-t", "-q", "-c", f"{self.place}/root/live/nginx.conf")
                 os.kill(self.pid, signal.SIGHUP)
-            if verb == "enable":
-                self.is_enabled = True
+            if verb in {"enable", "disable"}:
+                self.is_enabled = verb == "enable"
 
     def end(self) -> None:
         """End the process and its workers."""

@@ -265,6 +265,7 @@ def test_it_is_taken_away_and_comes_back(rig: Rig) -> None:
     rig.bring(target)
     rig.proxy.remove()
     assert rig.here.nginx.pid == 0
+    assert not rig.here.nginx.is_enabled
     assert [path for path in (rig.here.path / "root").rglob("*") if path.is_file()] == []
     assert "start" in rig.bring(target)
     assert rig.runs(target)
