@@ -136,7 +136,8 @@ class Engine:
     def __init__(self) -> None:
         self.seen: list[Request] = []
         self.odd: list[bytes] = []
-        """What came on a connection after its first request, or was none."""
+        """What came on a connection after its first request, or was none, or not whole."""
+        self.connections = 0
         self.answer: Callable[[Request, socket.socket], None] = self.plain
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = self._listener.getsockname()[1]
@@ -149,7 +150,7 @@ class Engine:
 
     def forget(self) -> None:
         """Begin anew."""
-        self.seen, self.odd, self.answer = [], [], self.plain
+        self.seen, self.odd, self.answer, self.connections = [], [], self.plain, 0
 
     def close(self) -> None:
         """Listen no more."""
@@ -167,6 +168,7 @@ class Engine:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self.connections += 1
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -182,9 +184,13 @@ class Engine:
             head, _, body = data.partition(b"\r\n\r\n")
             line, *rest = head.decode("latin-1").split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in rest)}
-            while len(body) < int(headers.get("content-length", 0)):
-                body += connection.recv(65536)
             length = int(headers.get("content-length", 0))
+            while len(body) < length:
+                more = connection.recv(65536)
+                if not more:
+                    self.odd.append(data)
+                    return
+                body += more
             if body[length:]:
                 self.odd.append(body[length:])
             request = Request(line, headers, body[:length])
