@@ -46,7 +46,6 @@ VARIABLES = {
     "onboot": "onboot",
     "nameserver": "nameserver",
     "features": "features",
-    "net0": "ip",
     "dev": "devices",
     "mp": "mounts",
     "lxc": "raw",
@@ -114,6 +113,8 @@ def drift(looked: Looked) -> list[Drift]:
 
 
 def _variable(key: str) -> str:
+    if key == "net0":
+        return "pve_container_ip, _bridge, _gateway or _net_options"
     kind = "lxc" if key.startswith("lxc.") else kind_of(key)
     name = VARIABLES.get(key) or VARIABLES.get(kind)
     return f"pve_container_{name}" if name else f"pve_container_options: {{{key}: …}}"

@@ -138,18 +138,17 @@ class ConfFile:
                 )
 
     def _twice(self) -> Iterable[Oddity]:
-        for section in ["", *self.sections()]:
-            last = {entry.key: entry for entry in self.of(section, "key")}
-            for entry in self.of(section, "key"):
-                holds = last[entry.key]
-                if holds is not entry:
-                    yield Oddity(
-                        "conf-duplicate-key",
-                        "warning",
-                        entry,
-                        f"'{entry.key}' is given again in line {holds.number}, which is the one that holds",
-                        "remove this line",
-                    )
+        last = {entry.key: entry for entry in self.of("", "key")}
+        for entry in self.of("", "key"):
+            holds = last[entry.key]
+            if holds is not entry:
+                yield Oddity(
+                    "conf-duplicate-key",
+                    "warning",
+                    entry,
+                    f"'{entry.key}' is given again in line {holds.number}, which is the one that holds",
+                    "remove this line",
+                )
 
     def _misplaced(self) -> Iterable[Oddity]:
         """Proxmox VE writes a section sorted and in one piece: what stands otherwise was put there by a hand."""
@@ -165,7 +164,8 @@ class ConfFile:
                 lxc_pending = entry.kind == "lxc" and section.lower() == PENDING
                 by_hand = entry.kind == "lxc" and re.match(r"lxc\.[\w.-]+\s*=", entry.text)
                 sorts = entry.key if entry.kind == "key" else "~"  # raw lines come last
-                if gap or sorts < key or lxc_pending or by_hand:
+                twice = entry.kind == "key" and sorts == key
+                if gap or sorts < key or twice or lxc_pending or by_hand:
                     broken = True
                 key = max(key, sorts)
                 if broken:

@@ -59,7 +59,9 @@ def _show(out: Console, done: Adopted) -> None:
         out.print(f"{odd['severity']}: line {odd['number']}, {odd['line']}: {odd['what']}; {odd['fix']}")
     for note in done.notes:
         out.print(f"note: {note}")
-    if done.proof is not None:
+    if done.proof is None and not done.dry_run:
+        out.print(f"not held against the machine yet: fill in what is left, then: rackwell drift {done.container}")
+    elif done.proof is not None:
         verdict = "it differs, see below" if done.proof.changed else "a run of role pve_container changes nothing"
         out.print(f"held against the machine: {verdict}")
         out.print(f"next: rackwell check, then rackwell provision {done.container} --check")

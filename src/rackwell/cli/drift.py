@@ -38,7 +38,8 @@ def _body(terminal: Terminal, path: Path, name: str) -> Outcome:
     from rackwell.provision.drifting import drift as run
 
     done = run(path, name, terminal)
-    shown = frozenset((item.code, item.what) for item in done.items)
+    summary = [(problem.code, problem.what) for problem in done.problems if problem.code == "needs-a-person"]
+    shown = frozenset([*((item.code, item.what) for item in done.items), *summary])
     return Outcome(done.as_dict(), done.problems, done.exit_code, lambda out: show(out, done), shown)
 
 
@@ -49,7 +50,9 @@ def show(out: Console, done: Drifted) -> None:
     if not done.items and done.exists:
         out.print(f"{done.container} is as it is declared")
         return
-    counts = [f"{done.count(severity)} {severity}s" for severity in _STYLES if done.count(severity)]
+    counts = [
+        f"{count} {severity}{'' if count == 1 else 's'}" for severity in _STYLES if (count := done.count(severity))
+    ]
     if counts:
         more = "a provision would change it" if done.changed else "a provision changes nothing"
         out.print(f"{done.container}: {', '.join(counts)}; {more}")

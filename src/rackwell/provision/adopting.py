@@ -297,15 +297,17 @@ def _prove(path: Path, done: Adopted, progress: Progress) -> None:
     """Read the site again, record the host keys, and hold the container against what was written."""
     site = declaration.load(path)
     done.left = list(_left(site, done))
-    if PLACEHOLDER in done.text or not _holds(site, done.container):
-        return
-    run = RunDirectory.create(site.state, "adopt")
-    if keys := list(done.seen.get("host_keys") or []):
+    keys = list(done.seen.get("host_keys") or [])
+    if keys and done.seen["declaration"].get("ip"):
+        run = RunDirectory.create(site.state, "adopt")
         extra = {"rackwell_adopt_host_keys": keys}
         played = runner.play("adopt_keys", site.path, run, [done.container], listener=progress.step, extra=extra)
         if played.interrupted:
             raise KeyboardInterrupt
-        done.left = list(_left(declaration.load(path), done))
+        site = declaration.load(path)
+        done.left = list(_left(site, done))
+    if PLACEHOLDER in done.text or not _holds(site, done.container):
+        return
     done.proof = drifting.drift(path, done.container, progress)
 
 

@@ -129,10 +129,25 @@ def judge(site: Site, played: PlayResult, name: str, host: str) -> Drifted:
                 f"rackwell provision {name} makes it",
             )
         )
-    problems += [item.problem() for item in items if item.severity != NOTE]
+    problems += [item.problem() for item in items if item.severity == ERROR]
+    code = _exit_code(played, items, exists)
+    if code == ExitCode.HELD and not problems:
+        problems.append(_for_a_person(items, name, host))
     reported = [one for one in played.results if one.schema.startswith("rackwell.pve_container/")]
     changed = any(one.changed for one in reported) or any(item.severity == ERROR for item in items)
-    return Drifted(name, host, items, problems, _exit_code(played, items, exists), exists, changed)
+    return Drifted(name, host, items, problems, code, exists, changed)
+
+
+def _for_a_person(items: list[Item], name: str, host: str) -> Problem:
+    """What no run mends, in one: each is told in full beside it."""
+    told = [item for item in items if item.severity == WARNING]
+    return Problem(
+        "needs-a-person",
+        f"{name} is as it is declared, with {len(told)} warning{'' if len(told) == 1 else 's'}",
+        host,
+        "; ".join(f"{item.what} ({item.where})" for item in told),
+        told[0].fix if len(told) == 1 else "see each",
+    )
 
 
 def _exit_code(played: PlayResult, items: list[Item], exists: bool | None) -> ExitCode:

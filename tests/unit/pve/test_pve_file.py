@@ -113,6 +113,7 @@ def test_a_rewritten_file_has_only_what_no_rewriting_mends() -> None:
     [
         ("memory: 512\n[before]\nmemory: 256\narch: amd64\n", "conf-misplaced-line"),
         ("memory: 512\n[before]\nmemory: 256\nlxc.cap.drop = sys_time\n", "conf-misplaced-line"),
+        ("memory: 512\n[before]\nmemory: 256\nmemory: 512\n", "conf-misplaced-line"),
         ("memory: 512\n[before]\nlxc.cap.drop: sys_time\nmemory: 256\n", "conf-misplaced-line"),
         ("memory: 512\n[before]\nmemory: 256\n# by hand\n\nswap: 0\n", "conf-misplaced-line"),
         ("memory: 512\nMemory: 256\n", "conf-unread-line"),
