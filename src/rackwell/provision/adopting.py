@@ -182,7 +182,7 @@ def _check_new(site: Site, host: str, vmid: int, name: str, overwrite: bool) -> 
 
 
 def _check_name(site: Site, name: str) -> None:
-    if _NAME.fullmatch(name) and name not in site.hosts and name not in {CONTAINER_GROUP, "pve", "all"}:
+    if _NAME.fullmatch(name) and name not in {*site.hosts, *site.inventory.groups, CONTAINER_GROUP}:
         return
     raise RackwellError(
         Problem(
