@@ -91,7 +91,13 @@ class ProxyChecks:
         if not path or not self._is_there(node, "api_proxy_keys_file", "the file of the API keys", secret=True):
             return
         found: dict[str, str] = {}
-        for number, line in enumerate(files.place(path).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        try:
+            text = files.place(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            what, why = "the file of the API keys cannot be read", error.strerror or str(error)
+            self._add(node.name, "api_proxy_keys_file", "file-unreadable", what, why, "make it yours")
+            return
+        for number, line in enumerate(text.splitlines(), 1):
             parts = line.split()
             if not parts or parts[0].startswith("#"):
                 continue
