@@ -8,6 +8,7 @@ stand in a text.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +18,11 @@ _MEMORY = 1 << 20
 _MORE = 8 << 20
 """For the few expressions that are larger."""
 _TOGETHER = 4 << 20
+_MOST = 16 << 20
+_LARGE = 3000
+"""Texts that a filter is asked about before it is divided, which takes as long as some ten thousand of them."""
+_FEW = 8
+_REPEATED = re.compile(r"\{\d+(?:,\d*)?\}")
 
 
 class PatternError(ValueError):
@@ -71,12 +77,12 @@ def finder(pattern: str) -> Callable[[bytes], bool]:
     return find
 
 
-def several(patterns: Sequence[str]) -> Callable[[bytes], list[int]] | None:
+def several(patterns: Sequence[str], memory: int = _TOGETHER) -> Callable[[bytes], list[int]] | None:
     """What gives the places of those of a few expressions that are found in a text; None if they are too large.
 
     Their number is always among the places: where it is not, the automaton had not the memory that it needs.
     """
-    found = re2._re2.Set(re2._Anchor.UNANCHORED, _options(False, _TOGETHER))
+    found = re2._re2.Set(re2._Anchor.UNANCHORED, _options(False, memory))
     if any(found.Add(pattern.encode()) < 0 for pattern in (*patterns, "")) or not found.Compile():
         return None
     match: Callable[[bytes], list[int]] = found.Match
@@ -88,20 +94,51 @@ class Filter:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = list(patterns)
-        self._parts = _parts(self.patterns)
+        self._parts = _parts(list(enumerate(self.patterns)))
+        self._bare: list[int] = []
+        self._together: Callable[[bytes], list[int]] | None = None
+        self._times = 0
 
     def found(self, text: bytes) -> list[int]:
         """Indexes of those that are found in `text`."""
-        return [start + index for start, match in self._parts for index in match(text, False)]
+        self._times += 1
+        if self._times == _LARGE:
+            self._divide()
+        found = [indexes[place] for indexes, match in self._parts for place in match(text, False)]
+        if self._together is not None:
+            places = self._together(text)
+            if len(self._bare) not in places:  # see `several`
+                self._together, self._parts = None, _parts(list(enumerate(self.patterns)))
+                return self.found(text)
+            found += [self._bare[place] for place in places if place < len(self._bare)]
+            found.sort()
+        return found
+
+    def _divide(self) -> None:
+        """For a large text: those without literals, which else run one by one over each line, become one automaton.
+
+        Not those with counted repetitions, which make it so large that it is slower.
+        """
+        bare = {indexes[place] for indexes, match in self._parts for place in match(b"\x01", True)}
+        bare = {index for index in bare if not _REPEATED.search(self.patterns[index])}
+        if len(bare) < _FEW:
+            return
+        self._bare = sorted(bare)
+        self._together = several([self.patterns[index] for index in self._bare], _MOST)
+        if self._together is not None:
+            self._parts = _parts([pair for pair in enumerate(self.patterns) if pair[0] not in bare])
 
 
-def _parts(patterns: list[str], start: int = 0) -> list[tuple[int, Callable[[bytes, bool], list[int]]]]:
+_Part = tuple[list[int], Callable[[bytes, bool], list[int]]]
+
+
+def _parts(patterns: list[tuple[int, str]]) -> list[_Part]:
     """Filters of all expressions, as few as RE2 takes: the literals of some three thousand are too many for one."""
     if not patterns:
         return []
     whole: Any = re2.Filter()
     options, large = _options(False), _options(False, _MORE)
-    for pattern in patterns:
+    for _, pattern in patterns:
         try:
             whole.Add(pattern, options)
         except re2.error:
@@ -112,6 +149,6 @@ def _parts(patterns: list[str], start: int = 0) -> list[tuple[int, Callable[[byt
         if len(patterns) == 1:
             raise
         half = len(patterns) // 2
-        return _parts(patterns[:half], start) + _parts(patterns[half:], start + half)
+        return _parts(patterns[:half]) + _parts(patterns[half:])
     # past the wrapper, which costs as much as the match of a short line
-    return [(start, whole._filter.Match)]
+    return [([index for index, _ in patterns], whole._filter.Match)]

@@ -289,3 +289,17 @@ def test_an_automaton_without_memory_is_not_believed(monkeypatch: pytest.MonkeyP
     asked.finds = lambda _: []
     assert shape.found(shape.places(b"alpha 12"), b"alpha 12") == (4, 9)
     assert asked.finds == asked.slowly
+
+
+def test_a_filter_that_is_asked_often_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    expressions = [*(rf"^{letter}$|\b{letter}\d" for letter in "abcdefghij"), "alpha", "(?i)omega 7", r"x{2,3}"]
+    texts = [b"a", b"b1 alpha", b"OMEGA 7 j3", b"xx", b"quiet", b"c\xff4"]
+    expected = [[0], [1, 10], [9, 11], [12], [], []]
+    monkeypatch.setattr("rackwell.diagnose.patterns._LARGE", 7)
+    often = Filter(expressions)
+    for _ in range(3):
+        assert [often.found(text) for text in texts] == expected
+    assert often._together is not None
+    often._together = lambda _: []
+    assert [often.found(text) for text in texts] == expected
+    assert often._together is None
