@@ -18,7 +18,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import (
     meaning,
     parse_properties,
 )
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_file import ConfFile, Entry
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_file import PENDING, ConfFile, Entry
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import NET_OWNED, TAG, Wanted
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_raw import name_of, text_of
 
@@ -124,9 +124,21 @@ def _place(entry: Optional[Entry]) -> dict[str, Any]:
     return {"line": entry.text.strip(), "number": entry.number} if entry else {}
 
 
+def _line_of(looked: Looked, key: str, value: Optional[str] = None) -> Optional[Entry]:
+    """The line that an option has, or will have: what is pending stands in a section of its own."""
+    if looked.file is None:
+        return None
+    section = next((name for name in looked.file.sections() if name.lower() == PENDING), "")
+    if section and key in looked.conf.pending:
+        return looked.file.find(key, section=section)
+    if section and key in looked.conf.deleted:
+        return looked.file.find("delete", section=section)
+    return looked.file.find(key, value)
+
+
 def _changes(looked: Looked) -> Iterable[Drift]:
     for change in looked.todo:
-        entry = looked.file.find(change.key, change.before) if looked.file and change.before is not None else None
+        entry = _line_of(looked, change.key, change.before) if change.before is not None else None
         side = DECLARATION if change.before is None else MACHINE if change.after is None else BOTH
         code = {DECLARATION: "not-there", MACHINE: "not-declared", BOTH: "differs"}[side]
         what = {
@@ -208,15 +220,7 @@ def _shared(looked: Looked) -> Iterable[Drift]:
 def _waiting(looked: Looked) -> Iterable[Drift]:
     for key in looked.waiting:
         new = looked.conf.pending.get(key, "")
-        entry = None
-        if looked.file:
-            section = next((name for name in looked.file.sections() if name.lower() == "pve:pending"), "")
-            entry = (
-                (looked.file.find(key, section=section) or looked.file.find("delete", section=section))
-                if section
-                else None
-            )
-            entry = entry or looked.file.find(key)
+        entry = _line_of(looked, key)
         if key.startswith("lxc."):
             what = f"{key} stands in the file, and the container was started without it"
         else:

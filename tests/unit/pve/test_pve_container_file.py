@@ -350,3 +350,21 @@ def test_a_stopped_container_is_drift(host: Module) -> None:
     converge(host)
     host.standin.lxc.up.clear()
     assert codes(converge(host, check_mode=True), "error") == ["stopped"]
+
+
+def test_a_change_that_is_pending_is_told_with_its_own_line(host: Module) -> None:
+    converge(host, features={"nesting": True, "keyctl": True})
+    host.standin.pct("set", "201", "--features", "nesting=1", "--delete", "dev1")
+    out = converge(host, check_mode=True)
+    lines = host.standin.conf(201).splitlines()
+    told = {(one["code"], one["key"]): one for one in out.result["drift"]}
+    # taking the removal back needs no restart
+    assert set(told) == {("differs", "features"), ("not-there", "dev1"), ("pending", "features")}
+    for key in ("differs", "features"), ("pending", "features"):
+        assert lines[told[key]["number"] - 1] == "features: nesting=1"
+    host.standin.pct("set", "201", "--delete", "dev1,features")
+    out = converge(host, check_mode=True, devices=["/dev/null"], features={})
+    lines = host.standin.conf(201).splitlines()
+    assert {(one["code"], lines[one["number"] - 1]) for one in out.result["drift"]} == {
+        ("pending", "delete: dev1,features")
+    }
