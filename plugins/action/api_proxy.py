@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return result
         except proxy_keys.ApiKeyError as error:
             where = str(given.get("keys_file") or "api_proxy_keys")
-            told = failure("api-key-invalid", str(error), where, "", "make one: openssl rand -hex 32")
+            told = failure("api-key-invalid", str(error), where, "", error.fix)
             result.update(failed=True, changed=False, **told)
             return result
         result.update(self._execute_module(module_name=_MODULE, module_args=given, task_vars=task_vars))
@@ -51,7 +51,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             with open(place, encoding="utf-8", errors="replace") as stream:
                 more = proxy_keys.read_file(stream.read())
             if twice := sorted(set(keys) & set(more)):
-                raise proxy_keys.ApiKeyError(f"{twice[0]} has a key in api_proxy_keys and in api_proxy_keys_file")
+                what = f"{twice[0]} has a key in api_proxy_keys and in api_proxy_keys_file"
+                raise proxy_keys.ApiKeyError(what, "name it in one of the two")
             keys.update(more)
         proxy_keys.check(keys)
         given["keys"] = keys

@@ -15,6 +15,10 @@ SHORTEST, LONGEST = 20, 256
 class ApiKeyError(ValueError):
     """A key that cannot be one. The text never holds a key."""
 
+    def __init__(self, what: str, fix: str = "make one: openssl rand -hex 32") -> None:
+        super().__init__(what)
+        self.fix = fix
+
 
 def read_file(text: str) -> dict[str, str]:
     """Keys in a file of lines ``NAME KEY``; empty lines and such that begin with ``#`` are left out.
@@ -28,9 +32,9 @@ def read_file(text: str) -> dict[str, str]:
         if not parts or parts[0].startswith("#"):
             continue
         if len(parts) != 2:
-            raise ApiKeyError("line %d of the keys is not NAME KEY" % number)
+            raise ApiKeyError("line %d of the keys is not NAME KEY" % number, "")
         if parts[0] in found:
-            raise ApiKeyError("line %d of the keys names %s again" % (number, _shown(parts[0])))
+            raise ApiKeyError("line %d of the keys names %s again" % (number, _shown(parts[0])), "name each once")
         found[parts[0]] = parts[1]
     return found
 
@@ -42,7 +46,7 @@ def check(keys: Mapping[str, str]) -> None:
         ApiKeyError: there is none, or one is too short, too long, has other characters, or is there twice.
     """
     if not keys:
-        raise ApiKeyError("there is no key, so that nobody could ask")
+        raise ApiKeyError("there is no key, so that nobody could ask", "set api_proxy_keys or api_proxy_keys_file")
     seen: dict[str, str] = {}
     for name, key in keys.items():
         if not _NAME.fullmatch(name):

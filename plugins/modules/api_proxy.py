@@ -333,8 +333,8 @@ class Run:
         try:
             getattr(self, self.p["state"])()
         except proxy_keys.ApiKeyError as error:
-            fix = "make one: openssl rand -hex 32"
-            fail(self.module, "api-key-invalid", str(error), "api_proxy_keys", "", fix, rackwell_result=self.result)
+            where = "api_proxy_keys"
+            fail(self.module, "api-key-invalid", str(error), where, "", error.fix, rackwell_result=self.result)
         except CertificateError as error:
             fail(self.module, **error.parts, rackwell_result=self.result)
         except ProxyError as error:
