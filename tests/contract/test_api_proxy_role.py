@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Tried:
     # the role reads the engine's address and key where the server has them: in its profile
     (folder / "profile.json").write_text(json.dumps({"flags": {"api-key": ENGINE}}))
     there = {"ansible_connection": "local", "inference_server_profile_file": f"{folder}/profile.json"}
+    there["pve_container_ip"] = "192.0.2.21/24"
     (folder / "hosts.yml").write_text(json.dumps({"all": {"hosts": {"glm5-01": there}}}))
     results = {
         "ansible.builtin.copy": {"dest": f"{folder}/told.json", "mode": "0600"},
@@ -142,6 +144,10 @@ def test_what_does_not_is_refused_by_its_code(tried: Tried, name: str, code: str
 @pytest.mark.parametrize("name", sorted(PREFLIGHT))
 def test_what_is_declared_wrongly_is_refused_before_anything(tried: Tried, name: str) -> None:
     assert tried.told[f"failed_{name}"]["msg"]
+
+
+def test_a_self_signed_certificate_is_for_the_container(tried: Tried) -> None:
+    assert re.search(r'"names": \[\s*"glm5-01",\s*"192.0.2.21"\s*\]', tried.output)
 
 
 def test_no_key_is_printed_whatever_is_asked_for(tried: Tried) -> None:
