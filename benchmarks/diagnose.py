@@ -155,6 +155,7 @@ def timed(command: list[str]) -> tuple[dict[str, float], str]:
             "seconds": round(time.monotonic() - began, 2),
             "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),
             "memory_mib": round(usage.ru_maxrss / 1024, 1),
+            "load": round(os.getloadavg()[0], 1),
         }
         out.seek(0)
         return figures, out.read().decode("utf-8", "replace")

@@ -267,12 +267,15 @@ class Scan:
         message, rank = text[seen.shape.start :], prefix.rank(text, seen.shape.parts)
         for pattern in kind.starts:
             self._start_anew(self._starts.line(pattern, message, rank, number), number)
-        if kind.epoch != self._epoch:
+        again = kind.epoch == self._epoch
+        if not again:
             kind.begin(self._epoch)
+        hit = Hit(number + self._offset, number, text[:_SHOWN], message, rank, self._source)
+        # a kind of which there is one line only is none that others are to be looked for in
+        if self._add(kind, hit) and again and kind.known != self._epoch:
+            kind.known = self._epoch
             for pattern in kind.rules:
                 self._with.setdefault(pattern, []).append(kind)
-        hit = Hit(number + self._offset, number, text[:_SHOWN], message, rank, self._source)
-        self._add(kind, hit)
         for pattern in kind.facts:
             self.facts.read(pattern, message)
         if kind.telling:
@@ -281,7 +284,8 @@ class Scan:
         if len(kind.ranks) < _RANKS:
             kind.ranks.update((rank, rank.encode()) if rank else ())
 
-    def _add(self, kind: _Kind, hit: Hit) -> None:
+    def _add(self, kind: _Kind, hit: Hit) -> bool:
+        """Add a line; whether nothing new can be in a further one like it."""
         store = self.store
         rare, frequent = [], []
         for pattern in kind.rules:
@@ -302,7 +306,7 @@ class Scan:
             for pattern in rare:
                 self._around(pattern, hit)
         told = all(self._kernel.hits[pattern].full for pattern in kind.lasting)
-        kind.known = 0 if rare or kind.starts or kind.facts or not told else self._epoch
+        return told and not (rare or kind.starts or kind.facts)
 
     def _after(self, pattern: str, near: list[int], hits: Hits, hit: Hit) -> None:
         """A line of a frequent expression behind one of a rare one."""
