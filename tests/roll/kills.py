@@ -57,9 +57,11 @@ def chain(
         assert journal is not None
         wrong = watch.whole(place)
         report.add(kind, f"{_name(key(record))} ({'group' if group else 'process'})", wrong, began)
-        if record["kind"] == "finish":
+        if record["kind"] == "finish" and (kind != "kill-rollback" or len(covered) > 3):
             break
-        controller = place.begin("resume", journal.parent.name)
+        # a roll that is over is gone on with by `resume` only once it is written down that it is to be taken back
+        asked = kind != "kill-rollback" or any(one[1] == "stop" for one in covered)
+        controller = place.begin(*(("resume", journal.parent.name) if asked else begin))
         controllers.append(controller)
     began = time.monotonic()
     if controller.process.poll() is None:
