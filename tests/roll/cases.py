@@ -361,7 +361,8 @@ def _(it: Case) -> None:
     place = it.place
     old = watch.slots(place)[it.first]
     place.behave(it.target, faults={"never_ready": "closed"})
-    program = f"/opt/rackwell/releases/{old}/env/bin/python"
+    program, unit = f"/opt/rackwell/releases/{old}/env/bin/python", "rackwell-inference.service"
+    whole = f"[ ! -e {program}.kept ] || mv {program}.kept {program}"
     fault = Fault(
         "return",
         "target damaged",
@@ -369,12 +370,13 @@ def _(it: Case) -> None:
         codes(FAILED),
         at=(it.first, "begin", "switch"),
         results={it.first: frozenset({"broken"}), **dict.fromkeys(place.names[1:], UNTOUCHED | {None})},  # type: ignore[arg-type]
-        back=lambda: None,
+        # what a person does about a host that is told as broken
+        mend=lambda: place.inside(it.first, f"{whole}; systemctl reset-failed {unit}; systemctl start {unit}"),
     )
     try:
         faults.put(it, fault)
     finally:
-        place.inside(it.first, f"[ ! -e {program}.kept ] || mv {program}.kept {program}")
+        place.inside(it.first, whole)
 
 
 @case("return-killed")

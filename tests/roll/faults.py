@@ -50,6 +50,7 @@ class Fault:
             called; None: before the roll. back: takes it back; called when the command has ended, or `back_after`
             seconds after `act`.
         codes: how the command may end, before a `resume` that follows 6 and 130. results: what may become of hosts.
+        mend: what a person does about what the roll has told, before the next one.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Fault:
     back_after: float | None = None
     results: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     last: frozenset[int] = frozenset({0, 3})
+    mend: Callable[[], object] = lambda: None
 
 
 def put(it: Case, fault: Fault) -> None:
@@ -106,6 +108,7 @@ def put(it: Case, fault: Fault) -> None:
     for name, may in fault.results.items():
         if said.get(name) not in may:
             wrong.append(Wrong("I6", name, f"it is told to be {said.get(name)}, not {sorted(may)}"))
+    fault.mend()
     converges(it, wrong)
     it.report.add(fault.kind, fault.name, wrong, began, f"exit {', '.join(map(str, codes))}")
 
