@@ -21,7 +21,7 @@ BOOT_UNIT = "rackwell-rollout-boot.service"
 _NOT_NEEDED = ("outcome", "rollout_install")
 
 _LAUNCHER = """\
-#!%(python)s -IB
+#!%(python)s -ISB
 # Written by rackwell. The host's own side of a roll: docs/roll.md
 import sys
 

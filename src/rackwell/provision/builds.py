@@ -75,16 +75,21 @@ def make(site: Site, name: str, progress: Progress, *, relock: bool = False, pyt
     return Built(name, release.digest, release.path, release.changed, release.manifest)
 
 
-def make_all(site: Site, container: Node, progress: Progress) -> dict[str, Built]:
+def make_all(site: Site, container: Node, progress: Progress, server: str = "") -> dict[str, Built]:
     """Role -> its release, for `container`. The small ones take their Python from the server's build.
+
+    Args:
+        server: the server's build; empty takes the one that the container declares.
 
     Raises:
         RackwellError: as `make`.
     """
-    server = site.build_name(container, "release")
+    server = server or site.build_name(container, "release")
     python = load_build(build_file(site, server)).python
     made = {
-        role: make(site, site.build_name(container, role), progress, python=None if role == "release" else python)
+        role: make(site, server, progress)
+        if role == "release"
+        else make(site, site.build_name(container, role), progress, python=python)
         for role in BUILD_ROLES
     }
     if weights := site.weights_build(container):

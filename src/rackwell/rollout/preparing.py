@@ -66,8 +66,7 @@ def prepare(path: Path, build: str, wishes: Wishes, progress: Progress) -> Prepa
             # a sweep that is not there must be found out now, and not on the canary
             site.bench(target.container, wishes.bench or None)
     first = targets[names[0]]
-    built = builds.make_all(first.site, first.container, progress)
-    built["release"] = builds.make(site, build, progress)
+    built = builds.make_all(first.site, first.container, progress, build)
     run, _ = runid.new()
     settings = {
         "confirm_s": wishes.confirm_s,
