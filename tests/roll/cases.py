@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import faults
 import kills
@@ -287,6 +289,36 @@ def _(it: Case) -> None:
 
     # made anew, or refused; never staged
     faults.put(it, Fault("blob", "one bit on the controller", act, codes(0, FAILED), back=back))
+
+
+def _clock(it: Case, days: int, name: str) -> None:
+    """The kernel's clock is everybody's here. So libfaketime shifts it for what comes over ssh, and not for systemd's:
+    the two disagree within one host. Leases count on the boot's clock, which nobody can set.
+    """
+    library = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+    there = "/usr/local/lib/harness-faketime.so"
+    it.place.ssh(it.first, f"base64 -d >{there}", text=base64.b64encode(library.read_bytes()).decode())
+
+    def shift() -> None:
+        lines = f"LD_PRELOAD={there}\\nFAKETIME={days:+}d\\nFAKETIME_DONT_FAKE_MONOTONIC=1\\n"
+        it.place.inside(it.first, f"printf '{lines}' >/etc/environment")
+        told = int(it.place.ssh(it.first, "date", "+%s"))
+        assert abs(told - time.time() - days * 86400) < 3600, "the clock was not shifted"
+
+    back = lambda: it.place.inside(it.first, ": >/etc/environment")  # noqa: E731
+    faults.put(it, Fault("clock", name, shift, codes(0), at=(it.first, "end", "lock"), back=back))
+
+
+@case("clock-ahead")
+def _(it: Case) -> None:
+    """The canary's wall clock is a week ahead from its lock on (needs Debian's libfaketime)."""
+    _clock(it, 7, "a week ahead")
+
+
+@case("clock-behind")
+def _(it: Case) -> None:
+    """The canary's wall clock is a week behind from its lock on (needs Debian's libfaketime)."""
+    _clock(it, -7, "a week behind")
 
 
 @case("wanted-damaged")
