@@ -213,7 +213,8 @@ class LiveFleet:
         # what became of it only the host knows, also when it could not even begin
         knows = self._known_of(host, plan)
         if knows.outcome is not Outcome.OK:
-            return dataclasses.replace(knows, why=asked.why or knows.why)
+            # it may have switched, and be about to return by itself: what it does not say is not known
+            return Ended(Outcome.UNREACHABLE, asked.why or knows.why)
         change = knows.data.get("change") or {}
         looked = answers.looked(host, knows.data)
         if change.get("state") in ("open", "promoted"):

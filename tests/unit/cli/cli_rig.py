@@ -157,7 +157,7 @@ def make_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     rig = Rig(tmp_path / "site", capsys)
     monkeypatch.setattr(inventory, "read", lambda path: inventory.from_listing(listing(path), path))
     monkeypatch.setattr(runner, "play", rig.machines.play)
-    monkeypatch.setattr(builds, "make_all", lambda site, container, progress: built(rig.site))
+    monkeypatch.setattr(builds, "make_all", lambda site, container, progress, server="": built(rig.site))
     rig.machines.on(
         "bench",
         ("ok", "glm5-01", "bench_client", {"rackwell_result": point(4)}),

@@ -120,7 +120,13 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     path = rig.site.root / ".rackwell/releases" / NEW
     path.mkdir(parents=True)
     (path / "manifest.json").write_text("{}")
-    monkeypatch.setattr(builds, "make", lambda _site, name, _progress: Built(name, NEW, path, False, {}))
+    whole = builds.make_all
+
+    def make_all(site: Any, container: Any, progress: Any, server: str = "") -> dict[str, Built]:
+        made = whole(site, container, progress)
+        return {**made, "release": Built(server, NEW, path, False, {})} if server else made
+
+    monkeypatch.setattr(builds, "make_all", make_all)
     monkeypatch.setattr("rackwell.rollout.live.LOOK_PAUSE_S", 0.0)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
     return made

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import GateError
 
+from rackwell.ansible import ssh
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import measure
 from rackwell.provision.measured import Measured
@@ -437,3 +438,22 @@ def test_a_start_that_is_not_accepted_is_told_with_its_cause(hosts: Hosts, monke
     assert "the engine died: exit code 1" in problem["why"] + problem["what"]
     assert "oom]" in problem["why"]
     assert "memory" in problem["fix"]
+
+
+def test_a_host_that_cannot_say_what_became_of_its_switch_is_asked_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+
+    def ask(connection: ssh.Connection, remote: list[str], text: str = "", **options: Any) -> ssh.Said:
+        said = hosts.ask(connection, remote, text, **options)
+        switched = ("glm5-01", "switch") in hosts.asked
+        if connection.host == "glm5-01" and switched and json.loads(text)["op"] == "look" and not failed:
+            failed.append(text)
+            return ssh.Said(1, json.dumps({"ok": False, "error": "OSError: [Errno 22] Invalid argument"}), "")
+        return said
+
+    monkeypatch.setattr(ssh, "ask", ask)
+    envelope = roll(hosts, *NO_BENCH)
+    assert (envelope["exit_code"], releases(hosts)) == (0, [NEW] * 3)
+    assert failed
