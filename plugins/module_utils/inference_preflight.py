@@ -9,6 +9,10 @@ from typing import NamedTuple
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_access as access
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
 
+#: what mends these, also where they are found out later
+FREE_THE_PORT = "stop that process, or set another server.port in the profile"
+MEND_THE_GATE = "mend what the gate names, then have it checked again with the command that it names"
+
 
 class Lack(NamedTuple):
     """Something that is missing or in the way; the fields are those of an error."""
@@ -51,14 +55,13 @@ def in_the_way(unit: str, host: str, port: int) -> list[Lack]:
         why = "no interface of this container has that address"
         fix = "set server.host in the profile to an address of the container, 127.0.0.1 or 0.0.0.0"
         return [Lack("address-not-here", f"the server cannot bind to {host}", unit, why, fix)]
-    fix = "stop that process, or set another server.port in the profile"
     return [
         Lack(
             "port-taken",
             f"port {port} is taken",
             f"{host}:{port}",
             f"process {owner.pid} listens there: {owner.command}; nothing was touched",
-            fix,
+            FREE_THE_PORT,
         )
         for owner in ports.port_owners(host, port)
         if not owner.belongs_to(unit)

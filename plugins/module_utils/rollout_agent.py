@@ -28,6 +28,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
     Paths,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_preflight import Lack
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
@@ -166,10 +167,8 @@ class Agent:
 
     def _prepare(self, run: str, data: dict[str, Any]) -> dict[str, Any]:
         wanted = self.prepared.put(run, data)
-        activation = self._activation
-        lacking = wanted.lacking(activation.paths.root, activation.unit)
-        # the boot gate is asked again before the switch, and what serves now is looked at by itself
-        return {"lacking": [lack._asdict() for lack in lacking if lack.code != "gate-held"]}
+        # the boot gate is asked at the switch: its verdict may be another one until then
+        return _lacking(wanted.lacking(self._activation.paths.root, self._activation.unit))
 
     def _switch(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
         change = self.changes.present()
@@ -179,9 +178,10 @@ class Agent:
             wanted = self.prepared.get(run)
             if wanted is None:
                 raise ValueError("nothing is prepared on this host for this run; begin the roll anew")
-            lacking = wanted.lacking(self._activation.paths.root, self._activation.unit)
+            unit = self._activation.unit
+            lacking = [*wanted.lacking(self._activation.paths.root, unit), *wanted.held(unit)]
             if lacking:
-                return {"lacking": [lack._asdict() for lack in lacking]}
+                return _lacking(lacking)
             self.changes.prepare(
                 run, int(request["epoch"]), wanted.snapshot(), wanted.check, int(request["confirm_s"]), wanted.fatal
             )
@@ -290,6 +290,10 @@ class Agent:
             change = self.changes.present()
             if change is not None:
                 self._system.run_later(VERIFY, 1, [*self._command, "work", "verify", change.run])
+
+
+def _lacking(lacking: list[Lack]) -> dict[str, Any]:
+    return {"lacking": [lack._asdict() for lack in lacking]}
 
 
 def answer(agent: Agent, text: str) -> tuple[dict[str, Any], int]:

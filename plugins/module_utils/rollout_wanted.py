@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_preflight as preflight
-from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import Check, Snapshot
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import HELD, Check, Snapshot
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_preflight import Lack
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import run_condition
 
@@ -63,14 +63,15 @@ class Wanted(NamedTuple):
         return [name for name, there, wanted in pairs if there != wanted]
 
     def lacking(self, root: str, unit: str) -> list[Lack]:
-        """Why this host must not be switched to it now. Touches nothing."""
+        """What is missing on this host, or in the way. Touches nothing."""
         found: list[Lack] = preflight.lacking(root, self.release, self.user, self.model_path)
         found += preflight.in_the_way(unit, self.check.host, self.check.port)
-        held = run_condition(self.condition) if self.condition else ""
-        if held:
-            fix = "mend what the gate names, then have it checked again with the command that it names"
-            found.append(Lack("gate-held", "the boot gate would hold the server", unit, held, fix))
         return found
+
+    def held(self, unit: str) -> list[Lack]:
+        """The boot gate's objection, where it has one. Asks the gate, which may take its time."""
+        why = run_condition(self.condition) if self.condition else ""
+        return [Lack(HELD, "the boot gate would hold the server", unit, why, preflight.MEND_THE_GATE)] if why else []
 
 
 class Prepared:

@@ -232,8 +232,8 @@ _FIXES = {
     "never-ready": "read journalctl -u {unit}; raise limits.ready_timeout in the profile if it was still loading",
     "wrong-model": "set model.served_name in the profile to what clients ask for",
     "insane-answer": "the build or its flags compute wrongly: compare with a build without its patches",
-    "port-taken": "stop that process, or set another server.port in the profile",
-    "gate-held": "mend what the gate names, then have it checked again with the command that it names",
+    "port-taken": preflight.FREE_THE_PORT,
+    "gate-held": preflight.MEND_THE_GATE,
 }
 
 

@@ -42,6 +42,8 @@ def chain(
         begin: the first command. codes: how it may end. journal: of a roll that exists already.
     """
     before, covered = watch.slots(place), set[Key]()
+    # a roll that is over is gone on with by `resume` only once it is written down that it is to be taken back
+    asked = begin[0] != "rollback"
     controller = place.begin(*begin)
     controllers: list[Controller] = [controller]
     while True:
@@ -57,10 +59,9 @@ def chain(
         assert journal is not None
         wrong = watch.whole(place)
         report.add(kind, f"{_name(key(record))} ({'group' if group else 'process'})", wrong, began)
-        if record["kind"] == "finish" and (kind != "kill-rollback" or len(covered) > 3):
+        asked = asked or record["kind"] == "stop"
+        if record["kind"] == "finish" and asked:
             break
-        # a roll that is over is gone on with by `resume` only once it is written down that it is to be taken back
-        asked = kind != "kill-rollback" or any(one[1] == "stop" for one in covered)
         controller = place.begin(*(("resume", journal.parent.name) if asked else begin))
         controllers.append(controller)
     began = time.monotonic()
