@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""STAND-IN, laboratory only: what a start of a host makes of its pinned kernel and the driver built for it.
+"""STAND-IN, laboratory only: what a start of a host makes of its pinned kernel, its driver, and its boot loader.
 
 LXC runs it at every start, also when the host reboots by itself: python3 -m rwlab.booting HOST-DIRECTORY ROOT. A host
-without a pin keeps the laboratory's settings, so that `set kernel` alone decides.
+without a pin and without a boot loader keeps the laboratory's settings, so that `set kernel` alone decides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from rwlab import files, gpus, kernel
+from rwlab import files, gpus, kernel, loader, modprobing
 from rwlab.paths import HostPaths
 
 PIN, NEXT = "etc/kernel/proxmox-boot-pin", "etc/kernel/next-boot-pin"
@@ -25,10 +25,27 @@ def module_version(root: Path, release: str) -> str | None:
 
 
 def boot(paths: HostPaths, root: Path) -> str:
-    """Show the pinned kernel and its driver; what was done, in words."""
+    """Show the pinned kernel and its driver, and what the boot loader started it with; what was done, in words."""
+    told = [_loader(paths, root), _pin(paths, root)]
+    return "; ".join(filter(None, told)) or "no pin: nothing was changed"
+
+
+def _loader(paths: HostPaths, root: Path) -> str:
+    """The command line and the IOMMU; the firmware turns ACS on again where the state says that it does."""
+    new, state = kernel.settings(paths), files.read_json(kernel.state_file(paths))
+    line = loader.cmdline(root, new["kernel"]["release"])
+    if line is None:
+        return ""
+    new["kernel"]["booted"] = line
+    state["iommu"] = loader.iommu(f"{line} {new['kernel']['cmdline']}")
+    kernel.change(paths, new, state)
+    return f"started with {line}"
+
+
+def _pin(paths: HostPaths, root: Path) -> str:
     pin, once = root / PIN, root / NEXT
     if not pin.is_file():
-        return "no pin: nothing was changed"
+        return ""
     release = pin.read_text().strip()
     if once.is_file():
         release = once.read_text().strip()
@@ -36,7 +53,18 @@ def boot(paths: HostPaths, root: Path) -> str:
     version = module_version(root, release)
     new, state = kernel.settings(paths), files.read_json(kernel.state_file(paths))
     new["kernel"]["release"] = release
+    options = modprobing.text(root, release)
+    foreign = ["nouveau"] if modprobing.nouveau(root, options) else []
+    if modprobing.refused(options) or foreign:
+        version = None
     new["kernel"]["loaded"] = dict.fromkeys(gpus.MODULES, version is not None)
+    new["kernel"]["foreign"] = foreign
+    new["kernel"]["options"] = modprobing.parameters(options)
+    new["kernel"]["hmm"] = modprobing.hmm(options)
+    for gpu in state["gpus"]:
+        # neither lasts over a load of the driver
+        gpu.pop("power_limit_w", None)
+        gpu["persistence_mode"] = 0
     if version is not None:
         state["driver_version"] = version
     kernel.change(paths, new, state)

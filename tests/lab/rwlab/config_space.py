@@ -31,6 +31,7 @@ class Function:
         class_code: 24 bits. port: one of the port types above. buses: primary, secondary, subordinate of a bridge.
         generation, width: of the link now; ``max_…`` what this end of it can.
         acs: the control register; None for a function without ACS.
+        target: Target Link Speed; 0 is ``max_generation``. stays: Hardware Autonomous Speed Disable.
     """
 
     vendor: int
@@ -43,6 +44,8 @@ class Function:
     max_generation: int
     max_width: int
     acs: int | None
+    target: int = 0
+    stays: bool = False
 
 
 def space(function: Function) -> bytes:
@@ -72,4 +75,5 @@ def _express(data: bytearray, function: Function) -> None:
     struct.pack_into("<H", data, _EXPRESS_AT + 0x12, function.generation | function.width << 4)
     # one bit for each speed that the port knows
     struct.pack_into("<I", data, _EXPRESS_AT + 0x2C, ((1 << function.max_generation) - 1) << 1)
-    struct.pack_into("<H", data, _EXPRESS_AT + 0x30, function.max_generation)
+    target = function.target or function.max_generation
+    struct.pack_into("<H", data, _EXPRESS_AT + 0x30, target | function.stays << 5)

@@ -148,8 +148,8 @@ def _kernel(new: dict[str, Any], state: dict[str, Any], host: str, key: str, val
     """One change of target kernel; a value of None takes it back.
 
     version (of the driver), hmm, loaded.MODULE, params.NAME (/proc/driver/nvidia/params), release (of the kernel),
-    iommu (off, pt, translated), cmdline (further boot options), dmi.NAME, dmesg (lines), machine (a name: the GPUs of
-    another machine, with other UUIDs).
+    iommu (off, pt, translated), cmdline (further boot options), cpus (how many processors), dmi.NAME, dmesg (lines),
+    machine (a name: the GPUs of another machine, with other UUIDs).
     """
     kept, (part, _, name) = new["kernel"], key.partition(".")
     healthy = kernel.defaults()["kernel"]
@@ -162,6 +162,8 @@ def _kernel(new: dict[str, Any], state: dict[str, Any], host: str, key: str, val
             gpu["uuid"] = gpus.uuid(str(value), gpu["bus_id"]) if value else own["uuid"]
     elif key == "iommu":
         assign(state, "iommu", value, remove=value is None)
+    elif key == "cpus":
+        kept["cpus"] = int(value or 0)
     elif key == "hmm":
         kept["hmm"] = value is True
     elif key in ("release", "cmdline"):
@@ -175,7 +177,7 @@ def _kernel(new: dict[str, Any], state: dict[str, Any], host: str, key: str, val
     elif part == "params" and re.fullmatch(r"\w+", name):
         assign(kept, key, value, remove=value is None)
     else:
-        known_keys = ["version", "hmm", "release", "iommu", "cmdline", "dmesg", "machine", "params.NAME"]
+        known_keys = ["version", "hmm", "release", "iommu", "cmdline", "cpus", "dmesg", "machine", "params.NAME"]
         known_keys += [f"{part}.{name}" for part in ("loaded", "dmi") for name in healthy[part]]
         raise LabError("no-such-place", f"kernel has no {key!r}", why=", ".join(known_keys), exit_code=2)
 

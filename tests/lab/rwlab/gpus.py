@@ -118,7 +118,10 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any], gone: 
     """
     driver = kernel / "proc-driver/nvidia"
     wanted = (
-        {driver / name: text for name, text in _proc(without(state, gone), settings["params"]).items()}
+        {
+            driver / name: text
+            for name, text in _proc(without(state, gone), settings["options"] | settings["params"]).items()
+        }
         if settings["loaded"]["nvidia"]
         else {}
     )
@@ -136,6 +139,7 @@ def render(kernel: Path, state: dict[str, Any], settings: dict[str, Any], gone: 
     if settings["loaded"]["nvidia_uvm"]:
         parameters = kernel / "sys-module/nvidia_uvm/parameters"
         wanted[parameters / "uvm_disable_hmm"] = "N\n" if settings["hmm"] else "Y\n"
+    wanted |= {kernel / "sys-module" / name / "initstate": "live\n" for name in settings["foreign"]}
     for path, text in wanted.items():
         files.write(path, text, 0o444)
     (kernel / "sys-module").mkdir(parents=True, exist_ok=True)
@@ -151,9 +155,10 @@ def without(state: dict[str, Any], gone: set[str]) -> dict[str, Any]:
 def kernel_settings() -> dict[str, Any]:
     """What `lab.py set kernel` changes of the driver beside the version.
 
-    ``hmm`` (true: HMM is on, the fault), loaded modules, ``params``: lines of /proc/driver/nvidia/params.
+    ``hmm`` (true: HMM is on, the fault), loaded modules, ``params``: lines of /proc/driver/nvidia/params; ``options``: those
+    that a boot found in modprobe's files; ``foreign``: other drivers' modules.
     """
-    return {"hmm": False, "loaded": dict.fromkeys(MODULES, True), "params": {}}
+    return {"hmm": False, "loaded": dict.fromkeys(MODULES, True), "params": {}, "options": {}, "foreign": []}
 
 
 _PARAMS = {

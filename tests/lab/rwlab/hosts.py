@@ -289,11 +289,13 @@ def start(
 def write_hook(hook: Path, nodes: Mapping[str, Node]) -> None:
     """The program that LXC runs, also when the host reboots, to fill its /dev."""
     lines = [making(name, node, "$dev") for name, node in nodes.items()]
-    # a pinned kernel and the driver built for it show themselves; a host without a pin is left as it is
+    # a pinned kernel and its driver show themselves, and what a boot loader says; a host without is left as it is
     pinned = (
         f'PYTHONPATH={SOURCE} python3 -B -m rwlab.booting {hook.parent} "$LXC_ROOTFS_MOUNT" >{hook}.log 2>&1 || true'
     )
-    lines.append(f'[ ! -e "$LXC_ROOTFS_MOUNT/etc/kernel/proxmox-boot-pin" ] || {pinned}')
+    own = ("etc/kernel/proxmox-boot-pin", "etc/rackwell-lab-boot")
+    lines += [f'[ ! -e "$LXC_ROOTFS_MOUNT/{name}" ] || pinned=yes' for name in own]
+    lines.append(f'[ -z "${{pinned:-}}" ] || {pinned}')
     files.write(hook, "#!/bin/sh\nset -e\numask 0\ndev=$LXC_ROOTFS_MOUNT/dev\n" + "\n".join(lines) + "\n", 0o755)
 
 

@@ -7,11 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rwlab import files, gpus, machine, nodes, pci, shown
+from rwlab import cpus, files, gpus, machine, nodes, pci, shown
 from rwlab.paths import HostPaths
 
 # single files stay the same ones: a bind mount of a file does not see another that took its name
 _FILES = {"devices": "proc/devices", "cmdline": "proc/cmdline", "osrelease": "proc/sys/kernel/osrelease"}
+_CPU_FILES = {
+    "cpuinfo": "proc/cpuinfo",
+    "cpu-present": "sys/devices/system/cpu/present",
+    "cpu-offline": "sys/devices/system/cpu/offline",
+}
 
 
 def defaults() -> dict[str, Any]:
@@ -91,7 +96,11 @@ def _show(paths: HostPaths, new: dict[str, Any], state: dict[str, Any]) -> None:
     files.rewrite(root / "devices", machine.devices(of_machine, gpus.majors(state, taken, kernel["loaded"])))
     files.rewrite(root / "cmdline", machine.cmdline(state, kernel))
     files.rewrite(root / "osrelease", f"{kernel['release']}\n")
-    files.write(root / "proc-driver/nvidia" / gpus.MESSAGES_FILE, machine.messages(kernel), 0o644)
+    files.write(root / "proc-driver/nvidia" / gpus.MESSAGES_FILE, machine.messages(kernel, machine.iommu(state)), 0o644)
+    files.rewrite(root / "cpuinfo", cpus.info(Path("/proc/cpuinfo").read_text()))
+    count = int(kernel["cpus"]) or os.cpu_count() or 1
+    files.rewrite(root / "cpu-present", cpus.present(count))
+    files.rewrite(root / "cpu-offline", cpus.offline(count, machine.iommu(state)))
 
 
 def mounts(paths: HostPaths) -> list[str]:
@@ -111,6 +120,7 @@ def mounts(paths: HostPaths) -> list[str]:
         *(f"{paths.kernel}/{source} {target} none rbind 0 0" for source, target in places.items()),
         *(f"{paths.kernel}/{source} {target} none rbind,optional 0 0" for source, target in optional.items()),
         *(f"{paths.kernel}/{source} {target} none bind 0 0" for source, target in _FILES.items()),
+        *(f"{paths.kernel}/{source} {target} none bind,optional 0 0" for source, target in _CPU_FILES.items()),
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rwlab import pci
+from rwlab import cpus, pci
 from rwlab.errors import LabError
 from rwlab.shown import File, Link, Wanted, text
 
@@ -34,8 +34,11 @@ _UNCOVERED = "/dev/.lxc/sys/class"
 
 
 def settings() -> dict[str, Any]:
-    """What `lab.py set kernel` changes here: release, cmdline (more boot options), dmi, dmesg (lines)."""
-    return {"release": RELEASE, "cmdline": "", "dmi": dict(DMI), "dmesg": []}
+    """What `lab.py set kernel` changes here: release, cmdline (more boot options), dmi, dmesg (lines), cpus (how many).
+
+    ``booted``: the whole command line, where a boot loader of the host gave it (loader.py).
+    """
+    return {"release": RELEASE, "cmdline": "", "dmi": dict(DMI), "dmesg": [], "cpus": 0, "booted": ""}
 
 
 def iommu(state: dict[str, Any]) -> str:
@@ -52,6 +55,8 @@ def iommu(state: dict[str, Any]) -> str:
 
 def cmdline(state: dict[str, Any], kernel: dict[str, Any]) -> str:
     """/proc/cmdline of a Proxmox VE host."""
+    if kernel["booted"]:
+        return " ".join([*str(kernel["booted"]).split(), *str(kernel["cmdline"]).split()]) + "\n"
     options = f"{_OPTIONS[iommu(state)]} {kernel['cmdline']}".split()
     head = [f"BOOT_IMAGE=/boot/vmlinuz-{kernel['release']}", "root=/dev/mapper/pve-root", "ro", "quiet"]
     return " ".join([*head, *options]) + "\n"
@@ -155,7 +160,8 @@ def lacks_board() -> bool:
     return Path("/sys/class").is_dir() and not Path("/sys/devices/virtual/dmi/id").is_dir()
 
 
-def messages(kernel: dict[str, Any]) -> str:
+def messages(kernel: dict[str, Any], mode: str = "off") -> str:
     """What the hosts' dmesg prints, a line a second after the driver's."""
-    lines = ["nvidia: loading out-of-tree module taints kernel.", *kernel["dmesg"]]
+    own = cpus.messages(int(kernel["cpus"]), mode)
+    lines = [*own, "nvidia: loading out-of-tree module taints kernel.", *kernel["dmesg"]]
     return "".join(f"[{12 + second:5}.{345678:06}] {line}\n" for second, line in enumerate(map(str, lines)))

@@ -40,7 +40,8 @@ class Device:
 
     Attributes:
         bdf: ``0000:10:03.0``. path: bdfs from the root port to this one. speed, max_speed: PCIe generation.
-        gpu: the entry of the state file; None for a port.
+        gpu: the entry of the state file; None for a port. target: Target Link Speed, 0 for the most. stays: Hardware
+            Autonomous Speed Disable.
     """
 
     bdf: str
@@ -54,6 +55,8 @@ class Device:
     max_speed: int
     max_width: int
     gpu: dict[str, Any] | None = None
+    target: int = 0
+    stays: bool = False
 
     @property
     def directory(self) -> str:
@@ -133,7 +136,8 @@ def _above(port: Device, gpu: dict[str, Any]) -> Device:
     """The port at the other end of a GPU's link: the link is the same."""
     speed, width = _link(gpu)
     most = int(gpu.get("pcie_gen_host_max", 5))
-    return dataclasses.replace(port, speed=speed, width=width, max_speed=most)
+    target, stays = int(gpu.get("pcie_target", 0)), bool(gpu.get("pcie_stays"))
+    return dataclasses.replace(port, speed=speed, width=width, max_speed=most, target=target, stays=stays)
 
 
 def _gpu(gpu: dict[str, Any], path: tuple[str, ...]) -> Device:
@@ -187,6 +191,8 @@ def _files(device: Device, acs: dict[str, Any]) -> dict[str, File | Link | None]
         *(vendor, number, kind, device.kind, device.buses),
         *(device.speed, device.width, device.max_speed, device.max_width),
         control(device, acs),
+        device.target,
+        device.stays,
     )
     dead = bool(gpu.get("fell_off"))
     # a function that answers no more reads as ones, and the kernel makes this of them

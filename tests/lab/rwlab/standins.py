@@ -59,8 +59,13 @@ def host_tools(*, kernel_messages: bool) -> dict[str, tuple[bytes, int]]:
     places = {"nvidia-modprobe": "usr/bin"}
     if kernel_messages:
         places |= {"dmesg": "usr/bin", "seed-driver": "usr/share/rackwell-lab"}
+        places |= dict.fromkeys(("nvidia-smi", "seed-apt"), "usr/share/rackwell-lab")
         places |= dict.fromkeys(("dkms", "proxmox-boot-tool", "update-initramfs"), "usr/sbin")
-    return {f"{place}/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name, place in places.items()}
+    found = {f"{place}/{name}": ((SOURCE / "host" / name).read_bytes(), 0o755) for name, place in places.items()}
+    if kernel_messages:
+        boot = {"seed-boot": "usr/share/rackwell-lab", "update-grub": "usr/sbin"}
+        found |= {f"{to}/{name}": ((SOURCE / "platform" / name).read_bytes(), 0o755) for name, to in boot.items()}
+    return found
 
 
 def nccl(cache: Cache, version: str = gpus.DRIVER_VERSION) -> Path | None:
