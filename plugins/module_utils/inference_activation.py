@@ -20,6 +20,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import inference_port
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client, judge, served_names
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_fatal import FatalRules
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System, UnitState
+from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_follow import Follower, FollowError
 
 SLOT = "current"
 HELD = "gate-held"
@@ -271,16 +272,27 @@ class Gate:
 
 
 class Activation:
-    """Brings one unit to what is declared."""
+    """Brings one unit to what is declared.
+
+    Args:
+        proxy: what has to know where the server is; a provision has a role of its own for that, and gives none.
+    """
 
     def __init__(
-        self, unit: str, paths: Paths, system: System, gate: Gate, clock: Callable[[], float] = time.monotonic
+        self,
+        unit: str,
+        paths: Paths,
+        system: System,
+        gate: Gate,
+        clock: Callable[[], float] = time.monotonic,
+        proxy: Follower | None = None,
     ) -> None:
         self.unit = unit
         self.paths = paths
         self.system = system
         self.gate = gate
         self._clock = clock
+        self.proxy = proxy
 
     # -- what is there -------------------------------------------------------------------------------------------
 
@@ -355,6 +367,16 @@ class Activation:
         self._hold_restarts(False)
         return Healthy(invocation, round(ready, 1), answer)
 
+    def _follow(self, check: Check) -> None:
+        """Have the proxy ask what serves now. Raises GateError: clients would not reach it."""
+        if self.proxy is None:
+            return
+        try:
+            self.proxy.follow(check.host, check.port, check.api_key)
+        except FollowError as error:
+            what = "the proxy before the server does not go along"
+            raise GateError("proxy-broken", what, str(error)) from error
+
     def stop(self) -> None:
         """Stop the unit as systemd stops it; its files stay. Raises CommandError."""
         self._stop()
@@ -390,6 +412,7 @@ class Activation:
             raise GateError("engine-died", "the engine could not be started", str(error)) from error
         invocation = self.system.show(self.unit).invocation
         answer = self.gate.verify(check, invocation, check.ready_timeout)
+        self._follow(check)
         return Healthy(invocation, round(self._clock() - begin, 1), answer)
 
     def _put(self, wanted: Snapshot) -> None:
@@ -441,6 +464,7 @@ class Activation:
         self._stop()
         self._put(wanted)
         healthy = self._start(check)
+        self._follow(check)
         if not self.system.show(self.unit).enabled:
             self.system.systemctl("enable", self.unit)
         self._keep(wanted, check, healthy)
@@ -488,6 +512,7 @@ class Activation:
         self._put(back)
         try:
             healthy = self._start(back.check or fallback)
+            self._follow(back.check or fallback)
         except (GateError, CommandError, OSError) as error:
             self._hold_restarts(False)
             self._end_of_return("return-failed", release=back.release, why=str(error))
@@ -499,6 +524,10 @@ class Activation:
         """Put files and slot of what ran before in place and start nothing: the boot does. Raises OSError."""
         self._put(back)
         self._hold_restarts(False)
+        if back.check is not None:
+            # once more when it has started: nobody must be kept from that by a proxy
+            with contextlib.suppress(GateError):
+                self._follow(back.check)
         self._end("put-back", release=back.release)
 
     def _disable(self) -> None:

@@ -30,9 +30,10 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_preflight import Lack
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
+from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_follow import Follower
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
-from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_wanted import Prepared
+from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_wanted import Prepared, Wanted
 
 WORK = "rackwell-rollout-work"
 #: orders the verification that follows a return at boot
@@ -168,7 +169,12 @@ class Agent:
     def _prepare(self, run: str, data: dict[str, Any]) -> dict[str, Any]:
         wanted = self.prepared.put(run, data)
         # the boot gate is asked at the switch: its verdict may be another one until then
-        return _lacking(wanted.lacking(self._activation.paths.root, self._activation.unit))
+        return _lacking(self._missing(wanted))
+
+    def _missing(self, wanted: Wanted) -> list[Lack]:
+        found: list[Lack] = wanted.lacking(self._activation.paths.root, self._activation.unit)
+        check, proxy = wanted.check, self._activation.proxy
+        return found + (proxy.lacking(check.host, check.port, check.api_key) if proxy else [])
 
     def _switch(self, run: str, request: dict[str, Any]) -> dict[str, Any]:
         change = self.changes.present()
@@ -179,7 +185,7 @@ class Agent:
             if wanted is None:
                 raise ValueError("nothing is prepared on this host for this run; begin the roll anew")
             unit = self._activation.unit
-            lacking = [*wanted.lacking(self._activation.paths.root, unit), *wanted.held(unit)]
+            lacking = [*self._missing(wanted), *wanted.held(unit)]
             if lacking:
                 return _lacking(lacking)
             self.changes.prepare(
@@ -326,7 +332,8 @@ def agent_of(place: Place, command: list[str]) -> Agent:
     text = files.read_text(os.path.join(directory, "change.json"))
     fatal = (json.loads(text).get("fatal") or []) if text else []
     gate = Gate(place.unit, system, lambda check: Client(check.host, check.port, check.api_key), fatal=fatal)
-    return Agent(directory, Activation(place.unit, paths, system, gate), system, command)
+    activation = Activation(place.unit, paths, system, gate, proxy=Follower.here())
+    return Agent(directory, activation, system, command)
 
 
 def main(argv: list[str], place: Place, command: list[str]) -> int:

@@ -20,6 +20,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Reply
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_ports import Owner
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, UnitState
+from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_follow import FollowError
 
 UNIT = "rackwell-inference.service"
 CHECK = Check("127.0.0.1", 30000, "glm-5", "The capital of France is", "Paris", 16, 100)
@@ -346,3 +347,61 @@ def test_what_serves_in_spite_of_a_rule_is_kept(paths: Paths) -> None:
 def test_after_ready_no_rule_ends_a_start(paths: Paths) -> None:
     lines = ["The server is fired up and ready to roll!", *HUNG]
     assert waited(Start(health=[Reply(503, "")] * 5 + [READY], lines=lines), paths)[0] is None
+
+
+class Proxy:
+    """What has to know where the server is. `broken`: ports that it cannot be led to."""
+
+    def __init__(self, *broken: int) -> None:
+        self.broken, self.port = broken, 0
+
+    def follow(self, _host: str, port: int, _key: str) -> bool:
+        if port in self.broken:
+            raise FollowError("nginx does not take it")
+        self.port = port
+        return True
+
+
+ELSEWHERE = CHECK._replace(port=30001)
+
+
+def test_a_proxy_goes_along_with_a_switch_that_serves_and_with_its_return(paths: Paths) -> None:
+    activation, _ = serve_old(paths, [Start(), Start(lives=1, health=[Reply(0, "")]), Start()])
+    activation.proxy = proxy = Proxy()
+    back = activation.begin(WANTED_NEW, activation.present())
+    activation.switch(WANTED_NEW, ELSEWHERE)
+    assert proxy.port == ELSEWHERE.port
+    with pytest.raises(GateError):
+        activation.switch(WANTED_OLD, CHECK)
+    assert proxy.port == ELSEWHERE.port, "what does not serve is nothing to be asked"
+    activation.return_to(back, ELSEWHERE)
+    assert proxy.port == CHECK.port
+
+
+def test_a_server_that_its_proxy_cannot_follow_is_not_accepted(paths: Paths) -> None:
+    activation, world = serve_old(paths, [Start(), Start()])
+    activation.proxy = Proxy(ELSEWHERE.port)
+    back = activation.begin(WANTED_NEW, activation.present())
+    with pytest.raises(GateError) as error:
+        activation.switch(WANTED_NEW, ELSEWHERE)
+    assert error.value.code == "proxy-broken"
+    rolled_back, healthy, _ = activation.return_to(back, ELSEWHERE)
+    assert (rolled_back, healthy is not None, world.active) == (True, True, True)
+
+
+def test_a_return_that_its_proxy_does_not_follow_is_told(paths: Paths) -> None:
+    activation, _ = serve_old(paths, [Start()])
+    activation.proxy = Proxy(CHECK.port)
+    _, healthy, told = activation.return_to(activation.present(), CHECK)
+    assert healthy is None
+    assert "proxy" in told
+
+
+def test_at_boot_the_proxy_is_put_back_with_the_files(paths: Paths) -> None:
+    activation, _ = serve_old(paths, [])
+    activation.proxy = proxy = Proxy()
+    activation.put_back(activation.present())
+    assert proxy.port == CHECK.port
+    activation.proxy = Proxy(CHECK.port)
+    # the server comes up all the same
+    activation.put_back(activation.present())

@@ -51,7 +51,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.paths = Paths("u", "e", str(self.directory), str(self.directory))
-        self.unit, self.gate = "rackwell-inference.service", self
+        self.unit, self.gate, self.proxy = "rackwell-inference.service", self, None
 
     # systemd
     def show(self, _unit: str) -> UnitState:
