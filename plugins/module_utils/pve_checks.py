@@ -169,10 +169,21 @@ def _majors(at: Places) -> dict[str, int]:
     return {pair[1].strip(): int(pair[0]) for pair in pairs if len(pair) == 2}
 
 
+def _mode(at: Places) -> Optional[int]:
+    """The mode that the driver gives its nodes; None when it leaves them alone, or does not tell."""
+    try:
+        with open(os.path.join(at.nvidia, "params"), encoding="utf-8") as handle:
+            told = dict(line.strip().split(": ", 1) for line in handle if ": " in line)
+        return int(told["DeviceFileMode"]) if told.get("ModifyDeviceFiles") == "1" else None
+    except (OSError, KeyError, ValueError):
+        return None
+
+
 def _nodes(paths: Sequence[str], at: Places) -> tuple[dict[str, dict[str, Any]], list[Finding]]:
     nodes: dict[str, dict[str, Any]] = {}
     findings = []
     majors = _majors(at)
+    wanted = _mode(at)
     for path in paths:
         place = at.node(path)
         wrong = device_problem(place)
@@ -199,7 +210,20 @@ def _nodes(paths: Sequence[str], at: Places) -> tuple[dict[str, dict[str, Any]],
                     f"device node {path} has a major number that is not the driver's",
                     path,
                     f"the node is {major}:{os.minor(found.st_rdev)}, /proc/devices says {expected}",
-                    f"rm {path}; {make_node_command(path)}; then restart the containers that have it",
+                    f"rm {path}; {make_node_command(path)}; then restart the containers that have it: they keep the "
+                    "node of their start",
+                )
+            )
+        elif wanted is not None and stat.S_IMODE(found.st_mode) != wanted:
+            findings.append(
+                Finding(
+                    "device-mode",
+                    f"device node {path} has another mode than the driver gives it",
+                    path,
+                    f"found {stat.S_IMODE(found.st_mode):04o}, the driver's is {wanted:04o}: programs of the host that "
+                    "are not root cannot open it (a container's node has a mode of its own)",
+                    f"chmod {wanted:04o} {path}; rackwell provision does it. What resets it? grep -r nvidia "
+                    "/etc/udev/rules.d /etc/tmpfiles.d",
                 )
             )
     return nodes, findings

@@ -11,11 +11,21 @@ import dataclasses
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 from typing import Any, Optional
 
-from ansible_collections.rackwell.gpu.plugins.module_utils import bounded, nvidia_driver
+from ansible_collections.rackwell.gpu.plugins.module_utils import (
+    bounded,
+    nvidia_driver,
+    pve_driver_apt,
+    pve_driver_conf,
+    pve_driver_initramfs,
+    pve_driver_parameters,
+    pve_driver_secure,
+    pve_driver_vfio,
+)
 
 #: modules that CUDA needs
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
@@ -27,6 +37,7 @@ OPTIONS, LOAD = "/etc/modprobe.d/rackwell-nvidia.conf", "/etc/modules-load.d/rac
 PIN, NEXT_PIN = "/etc/kernel/proxmox-boot-pin", "/etc/kernel/next-boot-pin"
 META_HEADERS = "proxmox-default-headers"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SIGNED = b"~Module signature appended~\n"
 #: seconds for a question to a tool
 ASK_S = 120.0
 
@@ -65,12 +76,14 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A module file. ``kernel``: the release that it was built for. ``open``: whether its licence is the open one's."""
+    """A module file. ``kernel``: the release that it was built for. ``open``: whether its licence is the open one's.
+    ``signed``: whether it carries a signature, of whatever key."""
 
     path: str
     version: str
     kernel: str
     open: bool
+    signed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +94,12 @@ class Kernel:
     headers: bool
     modules: dict[str, Module]
 
-    def wrong(self, version: str) -> str:
-        """Why this kernel would not come up with exactly this driver; empty when it would."""
+    def wrong(self, version: str, signed: bool = False) -> str:
+        """Why this kernel would not come up with exactly this driver; empty when it would.
+
+        Args:
+            signed: whether only signed modules are loaded.
+        """
         for name in MODULES:
             module = self.modules.get(name)
             if module is None:
@@ -93,6 +110,8 @@ class Kernel:
                 return "%s was built for kernel %s" % (module.path, module.kernel or "unknown")
             if not module.open:
                 return "%s is the proprietary module, needed is the open one" % module.path
+            if signed and not module.signed:
+                return "%s is not signed, and this machine loads signed modules only" % module.path
         return ""
 
 
@@ -109,6 +128,10 @@ class Facts:
             unknown.
         packages: those of the needed packages that are not installed. kept: version -> sha256 of ``.run`` files here.
         current, previous: pairs that rackwell installed: ``version``, ``sha256``, ``kernel``.
+        stale: kernel -> in what its initramfs differs from modprobe's files. unread: kernel -> why that is not known.
+        leftovers: lines and GPUs of vfio-pci. secure: whether modules have to be signed, and are.
+        parameters: ``module.name`` -> what was loaded. owner: ``package version`` of the libraries, empty when no
+            package has them. uninstaller: whether a ``.run`` file installed the driver.
     """
 
     running: str
@@ -127,6 +150,18 @@ class Facts:
     kept: dict[str, str] = dataclasses.field(default_factory=dict)
     current: dict[str, str] = dataclasses.field(default_factory=dict)
     previous: dict[str, str] = dataclasses.field(default_factory=dict)
+    stale: dict[str, str] = dataclasses.field(default_factory=dict)
+    unread: dict[str, str] = dataclasses.field(default_factory=dict)
+    leftovers: tuple[pve_driver_vfio.Leftover, ...] = ()
+    secure: pve_driver_secure.Secure = dataclasses.field(default_factory=pve_driver_secure.Secure)
+    parameters: dict[str, str] = dataclasses.field(default_factory=dict)
+    owner: str = ""
+    uninstaller: bool = False
+
+    @property
+    def signed(self) -> bool:
+        """Whether only signed modules are loaded."""
+        return bool(self.secure.enforced)
 
     def kernel(self, release: str) -> Optional[Kernel]:
         """An installed kernel by its release."""
@@ -148,6 +183,8 @@ def look(host: Host, version: str) -> Facts:
     hmm = host.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm").strip()
     kernels = installed(host)
     firmware = glob.glob(host.at("/lib/firmware/nvidia") + "/*/gsp_ga10x.bin")
+    stale, unread = _images(host, kernels)
+    secure = pve_driver_secure.look(host)
     return Facts(
         running=host.read("/proc/sys/kernel/osrelease").strip(),
         kernels=kernels,
@@ -157,14 +194,21 @@ def look(host: Host, version: str) -> Facts:
         flavour=flavour,
         userspace=nvidia_driver.look(version, host.root).version,
         firmware=tuple(sorted(path.split("/")[-2] for path in firmware)),
-        sources=tuple(sorted(p.split("/")[-2][len("nvidia-") :] for p in _sources(host))),
+        sources=tuple(sorted(sources(host))),
         foreign=tuple(name for name in FOREIGN if os.path.isdir(host.at("/sys/module/" + name))),
-        files={path: host.read(path) for path in (OPTIONS, LOAD)},
+        files={path: host.read(path) for path in (OPTIONS, LOAD, pve_driver_apt.PREFERENCES)},
         hmm=None if not hmm else hmm not in ("Y", "y", "1"),
-        packages=_packages(host, kernels),
+        packages=_packages(host, kernels, secure),
         kept=_kept(host, state),
         current=state.get("current") or {},
         previous=state.get("previous") or {},
+        stale=stale,
+        unread=unread,
+        leftovers=pve_driver_vfio.look(host),
+        secure=secure,
+        parameters=pve_driver_parameters.look(host),
+        owner=pve_driver_apt.owner(host),
+        uninstaller=os.path.exists(host.at("/usr/bin/nvidia-uninstall")),
     )
 
 
@@ -172,6 +216,31 @@ def installed(host: Host) -> tuple[Kernel, ...]:
     """The kernels that can be booted, with the modules that they would load."""
     releases = sorted(path.rsplit("vmlinuz-", 1)[1] for path in glob.glob(host.at("/boot") + "/vmlinuz-*"))
     return tuple(Kernel(release, headers(host, release), _modules(host, release)) for release in releases)
+
+
+def _images(host: Host, kernels: tuple[Kernel, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    """(kernel -> how its initramfs differs, kernel -> why it could not be read)."""
+    stale, unread = {}, {}
+    wanted = pve_driver_conf.gpu_lines(host)
+    for kernel in kernels:
+        path = host.at("/boot/initrd.img-" + kernel.release)
+        if not os.path.exists(path):
+            stale[kernel.release] = "it has no initramfs"
+            continue
+        image = pve_driver_initramfs.read(path, host.tool)
+        if image.problem:
+            unread[kernel.release] = image.problem
+            continue
+        found = pve_driver_conf.about_gpus(image.text)
+        parts = [
+            "%s %s" % (word, ", ".join("`%s`" % line for line in sorted(lines)))
+            for word, lines in (("lacks", wanted - found), ("still has", found - wanted))
+            if lines
+        ]
+        if parts:
+            inside = "; in it are the modules " + ", ".join(image.modules) if image.modules else ""
+            stale[kernel.release] = "it " + ", and ".join(parts) + inside
+    return stale, unread
 
 
 def headers(host: Host, release: str) -> bool:
@@ -206,13 +275,24 @@ def _kept(host: Host, state: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _sources(host: Host) -> list[str]:
-    return glob.glob(host.at("/usr/src") + "/nvidia-*/dkms.conf")
+def sources(host: Host) -> dict[str, str]:
+    """Version -> the name by which DKMS knows the driver: a ``.run`` file says ``nvidia``, packages may say more."""
+    found = {}
+    for path in glob.glob(host.at("/usr/src") + "/nvidia*/dkms.conf"):
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            fields = dict(re.findall(r"^(PACKAGE_NAME|PACKAGE_VERSION)=[\"']?([^\"'\n]*)", stream.read(), re.MULTILINE))
+        folder = path.split("/")[-2]
+        name = fields.get("PACKAGE_NAME") or folder.rpartition("-")[0]
+        version = fields.get("PACKAGE_VERSION") or folder.rpartition("-")[2]
+        found[version if nvidia_driver.VERSION.fullmatch(version) else folder.rpartition("-")[2]] = name
+    return found
 
 
-def _packages(host: Host, kernels: tuple[Kernel, ...]) -> tuple[str, ...]:
+def _packages(host: Host, kernels: tuple[Kernel, ...], secure: pve_driver_secure.Secure) -> tuple[str, ...]:
     """What building needs and is not there: the meta package too, or the next kernel comes without headers."""
     wanted = [("dkms", host.tool("dkms")), ("build-essential", host.tool("make") and host.tool("gcc"))]
+    if secure.enforced:
+        wanted.append(("mokutil", host.tool("mokutil")))
     missing = [package for package, found in wanted if not found]
     answer = host.run(["dpkg-query", "--show", "--showformat", "${db:Status-Status}", META_HEADERS])
     if answer.returncode != 0 or answer.stdout.strip() != "installed":
@@ -235,5 +315,13 @@ def _modules(host: Host, release: str) -> dict[str, Module]:
             fields.setdefault(key.strip(), value.strip())
         shown = path if host.root == "/" else "/" + os.path.relpath(path, host.root)
         built_for = fields.get("vermagic", "").split(" ", 1)[0]
-        found[name] = Module(shown, fields.get("version", ""), built_for, "MIT" in fields.get("license", ""))
+        signed = bool(fields.get("signer") or fields.get("sig_id")) or _ends_signed(path)
+        found[name] = Module(shown, fields.get("version", ""), built_for, "MIT" in fields.get("license", ""), signed)
     return found
+
+
+def _ends_signed(path: str) -> bool:
+    """Whether a plain module file ends as a signed one does: an old modinfo does not tell."""
+    with open(path, "rb") as stream:
+        stream.seek(max(0, os.path.getsize(path) - len(_SIGNED)))
+        return stream.read() == _SIGNED

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_driver_apt, pve_driver_parameters
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_facts import LOAD, META_HEADERS, OPTIONS, Facts
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_use import Use
@@ -14,11 +15,15 @@ CONSENT = "pve_host_allow_reboot: true (or rackwell ... --allow-reboot)"
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The pair. ``kernel``: empty takes the one that is pinned, else the one that runs."""
+    """The pair. ``kernel``: empty takes the one that is pinned, else the one that runs. ``parameters``: of the modules.
+    ``packages``: they bring the driver; none means the ``.run`` file. ``remove_vfio``: leftovers may be taken out."""
 
     version: str
     kernel: str = ""
     disable_hmm: bool = True
+    parameters: pve_driver_parameters.Parameters = ()
+    packages: tuple[str, ...] = ()
+    remove_vfio: bool = False
 
     @property
     def files(self) -> dict[str, str]:
@@ -32,7 +37,13 @@ class Wanted:
         ]
         if self.disable_hmm:
             lines.append("options nvidia_uvm uvm_disable_hmm=1")
-        return {OPTIONS: "\n".join(lines) + "\n", LOAD: first + "\nnvidia\nnvidia_uvm\nnvidia_modeset\n"}
+        lines += [pve_driver_parameters.line(*each) for each in self.parameters]
+        return {
+            OPTIONS: "\n".join(lines) + "\n",
+            LOAD: first + "\nnvidia\nnvidia_uvm\nnvidia_modeset\n",
+            # empty: no such file
+            pve_driver_apt.PREFERENCES: pve_driver_apt.preferences(self.version) if self.packages else "",
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +51,8 @@ class Todo:
     """What has to be done.
 
     Attributes:
-        kernel: the one that is to boot. run: the ``.run`` file has to be run. build: kernels that DKMS builds for.
+        kernel: the one that is to boot. run: the ``.run`` file has to be run, or the packages be installed. build:
+            kernels that DKMS builds for. vfio: leftovers have to be taken out.
         options: rackwell's files have to be written. initramfs: it has to be made anew.
         pin: the kernel has to be pinned. packages: what has to be installed first.
         reboot: why the host has to be rebooted; empty when it has not.
@@ -54,21 +66,27 @@ class Todo:
     pin: bool = False
     packages: tuple[str, ...] = ()
     reboot: tuple[str, ...] = ()
+    vfio: bool = False
 
     @property
     def anything(self) -> bool:
         """Whether the host is not as wanted."""
-        return bool(self.run or self.build or self.options or self.pin or self.packages or self.reboot)
+        some = self.run or self.build or self.options or self.initramfs or self.pin or self.packages or self.vfio
+        return bool(some or self.reboot)
 
 
 def plan(facts: Facts, want: Wanted) -> Todo:
     """Compare."""
     kernel = want.kernel or facts.pinned or facts.running
-    wrong = tuple(each.release for each in facts.kernels if each.wrong(want.version))
+    wrong = tuple(each.release for each in facts.kernels if each.wrong(want.version, facts.signed))
     run = facts.userspace != want.version or want.version not in facts.firmware
     # without its sources DKMS has nothing to build from
     run = run or bool(wrong and want.version not in facts.sources)
+    if want.packages:
+        run = run or not pve_driver_apt.fits(facts.owner.rpartition(" ")[2], want.version)
     options = facts.files != want.files
+    # what the kernel's command line said at this boot is no file
+    vfio = any(each.first for each in facts.leftovers)
     packages = list(facts.packages) if run or wrong or META_HEADERS in facts.packages else []
     if facts.kernel(kernel) is None:
         packages += ["proxmox-kernel-%s-signed" % kernel, "proxmox-headers-" + kernel]
@@ -78,10 +96,11 @@ def plan(facts: Facts, want: Wanted) -> Todo:
         run=run,
         build=wrong,
         options=options,
-        initramfs=run or bool(wrong) or options,
+        initramfs=run or bool(wrong) or options or vfio or bool(facts.stale),
         pin=facts.pinned != kernel or bool(facts.next_pin and facts.next_pin != kernel),
         packages=tuple(dict.fromkeys(packages)),
         reboot=_reboot(facts, want, kernel),
+        vfio=vfio,
     )
 
 
@@ -97,6 +116,14 @@ def _reboot(facts: Facts, want: Wanted, kernel: str) -> tuple[str, ...]:
         reasons.append("%s holds the GPUs until a boot" % ", ".join(facts.foreign))
     if want.disable_hmm and facts.hmm:
         reasons.append("nvidia_uvm was loaded with HMM on, which only a boot takes away")
+    reasons += ["%s, until a boot" % each.told for each in facts.leftovers if each.now]
+    if facts.loaded:
+        # one that the driver does not have would not come with a boot either
+        reasons += [
+            "%s is %s, and %s at a boot" % (name, found or "empty", value)
+            for name, value, found in pve_driver_parameters.difference(want.parameters, facts.parameters)
+            if found is not None
+        ]
     return tuple(reasons)
 
 
@@ -121,6 +148,46 @@ def check_consent(todo: Todo, facts: Facts, use: Use, allowed: bool, node: str) 
         "when that is acceptable: " + CONSENT,
         reboot_required=True,
         disturbs={"guests": list(use.guests), "holders": [dataclasses.asdict(holder) for holder in use.holders]},
+    )
+
+
+def check_before(todo: Todo, facts: Facts, want: Wanted, machines: list[str]) -> None:
+    """Nothing stands against an installation.
+
+    Args:
+        machines: virtual machines that have PCI devices of the host.
+
+    Raises:
+        DriverError: ``vfio-leftovers``, ``module-signature`` or ``driver-form``; nothing was touched.
+    """
+    if facts.leftovers and not want.remove_vfio:
+        raise leftovers(facts, machines)
+    if (todo.run or todo.build) and facts.secure.problem:
+        why = facts.secure.problem + "; the module would be built and not loaded. Nothing was touched"
+        what = "this machine would refuse the driver's module"
+        raise DriverError("module-signature", what, facts.secure.key, why, facts.secure.fix)
+    other = pve_driver_apt.other_form(bool(want.packages), {"uninstaller": facts.uninstaller, "owner": facts.owner})
+    if todo.run and other:
+        remove = "nvidia-uninstall --silent" if want.packages else "apt purge '*nvidia*' 'libcuda1*'"
+        fix = "end the guests that use the GPUs, then: %s; and run again. Or declare the form that is here" % remove
+        raise DriverError("driver-form", "the driver here is of the other form", OPTIONS, other, fix)
+
+
+def leftovers(facts: Facts, machines: list[str]) -> DriverError:
+    """The leftovers of a passthrough, told."""
+    lines = [each.told for each in facts.leftovers]
+    why = "; ".join(lines[:12]) + (" and %d more" % (len(lines) - 12) if len(lines) > 12 else "")
+    if machines:
+        why += "; virtual machines with PCI devices of this host: " + ", ".join(machines)
+    return DriverError(
+        "vfio-leftovers",
+        "what is left of a passthrough into virtual machines keeps the driver away from the GPUs",
+        facts.leftovers[0].path,
+        why,
+        "when no virtual machine is to have these GPUs: pve_host_remove_vfio: true makes these lines comments, and "
+        "with pve_host_allow_reboot: true a boot gives the GPUs back. Or take the lines out by hand, then "
+        "update-initramfs -u -k all",
+        leftovers=lines,
     )
 
 
@@ -152,19 +219,16 @@ def findings(facts: Facts, want: Wanted) -> list[DriverError]:
     if facts.foreign:
         why = "%s is loaded: NVIDIA's driver cannot have the GPUs" % ", ".join(facts.foreign)
         found.append(DriverError("nouveau-loaded", "another driver holds the GPUs", "/sys/module", why, _FIX))
+    if facts.leftovers:
+        found.append(leftovers(facts, []))
+    if facts.secure.problem:
+        what = "this machine refuses a module that DKMS builds"
+        found.append(DriverError("module-signature", what, facts.secure.key, facts.secure.problem, facts.secure.fix))
     if META_HEADERS in facts.packages:
         why = "a kernel upgrade brings a kernel without headers, and DKMS then leaves it out without a word"
         fix = "apt install " + META_HEADERS
         found.append(DriverError("kernel-headers-missing", "the headers' meta package is missing", fix=fix, why=why))
-    for kernel in facts.kernels:
-        why = kernel.wrong(want.version)
-        if not why:
-            continue
-        fix = _FIX if kernel.headers else "apt install proxmox-headers-%s, then %s" % (kernel.release, _FIX)
-        if not kernel.headers:
-            why += "; its headers are not installed"
-        what = "kernel %s would come up without the driver %s" % (kernel.release, want.version)
-        found.append(DriverError("kernel-without-module", what, "/lib/modules/" + kernel.release, why, fix))
+    found += _kernels(facts, want)
     if facts.userspace and facts.loaded and facts.userspace != facts.loaded:
         why = "its libraries are %s, the loaded module is %s: the driver was changed on the host, and not booted" % (
             facts.userspace,
@@ -185,10 +249,60 @@ def findings(facts: Facts, want: Wanted) -> list[DriverError]:
         )
     if todo.options:
         why = "it is not what rackwell writes: nouveau may come back, or HMM"
-        found.append(DriverError("module-options", "the modules' options are not set", OPTIONS, why, _FIX))
+        wrong = sorted(path for path, text in want.files.items() if facts.files.get(path, "") != text)
+        found.append(DriverError("module-options", "the modules' options are not set", ", ".join(wrong), why, _FIX))
+    found += _images(facts)
+    if facts.loaded:
+        found += _parameters(facts, want)
     if facts.loaded != want.version or todo.reboot:
         why = "; ".join(todo.reboot) or "no module is loaded"
         found.append(DriverError("driver-not-loaded", "the pair is not what runs", "/sys/module/nvidia", why, _FIX))
+    return found
+
+
+def _kernels(facts: Facts, want: Wanted) -> list[DriverError]:
+    found = []
+    for kernel in facts.kernels:
+        why = kernel.wrong(want.version, facts.signed)
+        if not why:
+            continue
+        fix = _FIX if kernel.headers else "apt install proxmox-headers-%s, then %s" % (kernel.release, _FIX)
+        if not kernel.headers:
+            why += "; its headers are not installed"
+        what = "kernel %s would come up without the driver %s" % (kernel.release, want.version)
+        found.append(DriverError("kernel-without-module", what, "/lib/modules/" + kernel.release, why, fix))
+    return found
+
+
+def _images(facts: Facts) -> list[DriverError]:
+    found = []
+    for release, why in sorted(facts.stale.items()):
+        what = "the initramfs of kernel %s is not what modprobe's files say" % release
+        fix = "update-initramfs -u -k %s; proxmox-boot-tool refresh; or %s" % (release, _FIX)
+        found.append(DriverError("initramfs-stale", what, "/boot/initrd.img-" + release, why, fix))
+    for release, why in sorted(facts.unread.items()):
+        what = "the initramfs of kernel %s could not be read" % release
+        fix = "apt install zstd, or make it anew: update-initramfs -u -k " + release
+        found.append(DriverError("initramfs-unread", what, "/boot/initrd.img-" + release, why, fix))
+    return found
+
+
+def _parameters(facts: Facts, want: Wanted) -> list[DriverError]:
+    found = []
+    for name, value, loaded in pve_driver_parameters.difference(want.parameters, facts.parameters):
+        what = "the module's parameter %s is not the declared one" % name
+        place = (
+            "/proc/driver/nvidia/params"
+            if name.startswith("nvidia.")
+            else "/sys/module/%s/parameters" % name.split(".")[0]
+        )
+        if loaded is None:
+            why = "declared is %s, and the loaded driver has no such parameter" % value
+            fix = "correct pve_host_module_options: modinfo -p " + name.split(".")[0]
+        else:
+            why = "declared is %s, loaded is %s: it is read when the module is loaded" % (value, loaded or "nothing")
+            fix = _FIX + " and pve_host_allow_reboot: true"
+        found.append(DriverError("module-parameters", what, place, why, fix))
     return found
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
-from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_run_file
+from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_run_file, pve_driver_apt, pve_driver_vfio
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_facts import (
     MODULES,
@@ -24,8 +24,10 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_facts impo
     STORE,
     Facts,
     Host,
+    installed,
     kept_file,
     look,
+    sources,
 )
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_plan import Todo, Wanted
 
@@ -136,42 +138,74 @@ def bring(host: Host, todo: Todo, want: Wanted, facts: Facts, path: str = "", di
     Raises:
         DriverError: what could not be done.
     """
-    if todo.options:
-        for name, text in want.files.items():
-            _write(host.at(name), text)
-    if todo.run:
+    _settings(host, todo, want, facts)
+    if todo.run and want.packages:
+        with _explained("apt could not install the driver"), _compiler_heard(host, want.version, todo.kernel):
+            pve_driver_apt.install(host, want.version, want.packages)
+    elif todo.run:
         flags: tuple[str, ...] = FLAGS
         if todo.reboot or facts.running != todo.kernel:
             flags = (*flags, "--skip-module-load", "--kernel-name=" + todo.kernel)
         with _explained("NVIDIA's installer failed"), _compiler_heard(host, want.version, todo.kernel):
             nvidia_run_file.install(path, directory, host.at(nvidia_run_file.LOG), flags)
-    build(host, want.version)
+    build(host, want.version, facts.signed)
     if todo.initramfs:
         _tool(host, ["update-initramfs", "-u", "-k", "all"], INITRAMFS_S, "initramfs-failed")
         _tool(host, ["proxmox-boot-tool", "refresh"], INITRAMFS_S, "boot-tool-failed")
+        _check_images(host, want.version)
     if todo.pin:
         pin(host, todo.kernel)
     if not todo.reboot and not facts.loaded:
         _tool(host, ["modprobe", "-a", *MODULES], 300.0, "driver-not-loaded")
 
 
-def build(host: Host, version: str) -> None:
+def _settings(host: Host, todo: Todo, want: Wanted, facts: Facts) -> None:
+    """Leftovers out, rackwell's files in."""
+    if todo.vfio:
+        boot = [name for name in pve_driver_vfio.remove(host, facts.leftovers) if name.startswith("/etc/default/")]
+        if boot and host.tool("update-grub"):
+            _tool(host, ["update-grub"], INITRAMFS_S, "boot-tool-failed")
+    if todo.options:
+        for name, text in want.files.items():
+            if text:
+                _write(host.at(name), text)
+            elif os.path.exists(host.at(name)):
+                os.unlink(host.at(name))
+
+
+def _check_images(host: Host, version: str) -> None:
+    """Raises DriverError when update-initramfs ended well, and an image is not what modprobe's files say."""
+    for release, why in sorted(look(host, version).stale.items()):
+        what = "the initramfs of kernel %s was not made anew" % release
+        fix = "update-initramfs -u -k %s -v; is there room in /boot, and is the kernel on hold?" % release
+        raise DriverError("initramfs-stale", what, "/boot/initrd.img-" + release, why, fix)
+
+
+def build(host: Host, version: str, signed: bool = False) -> None:
     """Have DKMS build for each kernel that lacks the module, and look at the files, whatever DKMS says.
+
+    Args:
+        signed: only signed modules are loaded.
 
     Raises:
         DriverError: ``kernel-headers-missing`` or ``dkms-build-failed``, with the end of the build's log.
     """
     said = {}
-    for kernel in look(host, version).kernels:
-        if kernel.wrong(version):
-            words = ["dkms", "install", "-m", "nvidia", "-v", version, "-k", kernel.release, "--force"]
-            said[kernel.release] = host.run(words, BUILD_S).stdout
-    for kernel in look(host, version).kernels:
-        wrong = kernel.wrong(version)
+    name = sources(host).get(version, "nvidia")
+    for kernel in installed(host):
+        if not kernel.wrong(version, signed):
+            continue
+        words = ["-m", name, "-v", version, "-k", kernel.release]
+        if not kernel.wrong(version):
+            # it is signed when it is built, and what is built is not built again by itself
+            host.run(["dkms", "build", *words, "--force"], BUILD_S)
+        said[kernel.release] = host.run(["dkms", "install", *words, "--force"], BUILD_S).stdout
+    for kernel in installed(host):
+        wrong = kernel.wrong(version, signed)
         if not wrong:
             continue
-        lines = _make_log(host, version, kernel.release) or said.get(kernel.release, "").splitlines()[-_LINES:]
-        status = host.run(["dkms", "status", "-m", "nvidia", "-v", version, "-k", kernel.release]).stdout.strip()
+        lines = _make_log(host, version, kernel.release, name) or said.get(kernel.release, "").splitlines()[-_LINES:]
+        status = host.run(["dkms", "status", "-m", name, "-v", version, "-k", kernel.release]).stdout.strip()
         if not kernel.headers:
             fix = "apt install proxmox-headers-%s, then run again" % kernel.release
             raise DriverError(
@@ -182,15 +216,15 @@ def build(host: Host, version: str) -> None:
         raise DriverError(
             "dkms-build-failed",
             "DKMS did not build the module for kernel %s" % kernel.release,
-            "/var/lib/dkms/nvidia/%s" % version,
+            "/var/lib/dkms/%s/%s" % (name, version),
             why + ("; " + errors[0] if errors else ""),
             TOO_OLD,
             log=lines,
         )
 
 
-def _make_log(host: Host, version: str, release: str) -> list[str]:
-    base = "/var/lib/dkms/nvidia/%s/" % version
+def _make_log(host: Host, version: str, release: str, name: str = "nvidia") -> list[str]:
+    base = "/var/lib/dkms/%s/%s/" % (name, version)
     for place in (base + "build/make.log", base + release + "/x86_64/log/make.log"):
         text: str = host.read(place)
         if release in text:
@@ -211,7 +245,7 @@ def _compiler_heard(host: Host, version: str, release: str) -> Iterator[None]:
     except DriverError as error:
         lines = _make_log(host, version, release)
         errors = _errors(lines)
-        if errors and "through DKMS" in error.parts["why"]:
+        if errors and re.search("DKMS|dkms", error.parts["why"] + " ".join(map(str, error.extra.get("log") or []))):
             error.parts["why"] += "; " + errors[0]
             error.parts["fix"] = TOO_OLD
             error.extra["log"] = lines
@@ -238,6 +272,8 @@ def pin(host: Host, kernel: str) -> None:
 def remember(host: Host, want: Wanted, kernel: str, sha256: str, path: str, facts: Facts) -> None:
     """Keep the pair, the one before, and their ``.run`` files, so that there is something to return to."""
     now = {"version": want.version, "sha256": sha256, "kernel": kernel}
+    if want.packages:
+        now["packages"] = " ".join(want.packages)
     before = facts.previous
     if facts.userspace and facts.userspace != want.version:
         known = facts.current if facts.current.get("version") == facts.userspace else {}

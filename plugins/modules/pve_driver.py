@@ -39,10 +39,31 @@ options:
     description: Release of the kernel that is pinned with the driver. Empty keeps the pin, or pins the one that runs.
     type: str
     default: ""
+  packages:
+    description:
+      - Packages that bring the driver in the place of the C(.run) file, from repositories that the host has. apt's
+        preferences pin them to O(version), which has to be in the repositories.
+    type: list
+    elements: str
+    default: []
   disable_hmm:
     description: Whether nvidia_uvm is loaded with HMM off.
     type: bool
     default: true
+  module_options:
+    description: Options of the driver's modules by module, such as V({nvidia: {NVreg_EnableResizableBar: 1}}).
+    type: dict
+    default: {}
+  registry:
+    description: Keys of C(NVreg_RegistryDwords), such as V({ForceP2P: "0x11"}).
+    type: dict
+    default: {}
+  remove_vfio:
+    description:
+      - Whether lines that an earlier passthrough left (C(vfio-pci) with ids of NVIDIA, C(blacklist nvidia)) may be made
+        comments. Without it they are told, and nothing is touched.
+    type: bool
+    default: false
   allow_reboot:
     description: Whether what only a reboot completes may be begun.
     type: bool
@@ -85,7 +106,8 @@ rackwell_result:
       description: Kernels with the modules that they would load, loaded driver, pin, what is kept.
       type: dict
     todo:
-      description: What is to do still. C(run), C(build), C(options), C(initramfs), C(pin), C(packages), C(reboot).
+      description:
+        - What is to do still. C(run), C(build), C(options), C(initramfs), C(pin), C(packages), C(reboot), C(vfio).
       type: dict
     file_needed:
       description: Whether the C(.run) file has to be sent.
@@ -117,15 +139,22 @@ import socket
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_driver, pve_driver_use
+from ansible_collections.rackwell.gpu.plugins.module_utils import (
+    nvidia_driver,
+    pve_driver_parameters,
+    pve_driver_use,
+    pve_driver_vfio,
+)
 from ansible_collections.rackwell.gpu.plugins.module_utils import pve_driver_steps as steps
 from ansible_collections.rackwell.gpu.plugins.module_utils.bounded import DeadlineError
 from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_apt import PROPRIETARY
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_facts import Facts, Host, kept_file, look
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_plan import (
     Todo,
     Wanted,
+    check_before,
     check_consent,
     check_packages,
     findings,
@@ -145,7 +174,11 @@ def main() -> None:
             "sha256": {"type": "str"},
             "remote_src": {"type": "bool", "default": False},
             "kernel": {"type": "str", "default": ""},
+            "packages": {"type": "list", "elements": "str", "default": []},
             "disable_hmm": {"type": "bool", "default": True},
+            "module_options": {"type": "dict", "default": {}},
+            "registry": {"type": "dict", "default": {}},
+            "remove_vfio": {"type": "bool", "default": False},
             "allow_reboot": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["present", "looked", "checked"], "default": "present"},
         },
@@ -161,7 +194,7 @@ def main() -> None:
 
 def _converge(module: AnsibleModule) -> None:
     given = module.params
-    want = Wanted(given["version"], given["kernel"], given["disable_hmm"])
+    want = _wish(given)
     if not nvidia_driver.VERSION.fullmatch(want.version):
         fix = "give the whole version, such as 595.58.03"
         raise DriverError("version-unclear", "that is no full driver version", "version", want.version, fix)
@@ -177,12 +210,13 @@ def _converge(module: AnsibleModule) -> None:
         _check(module, facts, want)
     todo = plan(facts, want)
     use = pve_driver_use.look(HOST)
+    check_before(todo, facts, want, pve_driver_vfio.machines(HOST))
     check_consent(todo, facts, use, given["allow_reboot"], socket.gethostname())
     if not todo.anything or module.check_mode or given["state"] == "looked":
         _done(module, facts, todo, use, want, todo.anything)
     check_packages(todo)
     path, directory = "", ""
-    if todo.run:
+    if todo.run and not want.packages:
         path = _file(given, facts, want)
         directory = steps.check_file(HOST, path, given["sha256"], want.version)
     # held until this process ends
@@ -194,10 +228,29 @@ def _converge(module: AnsibleModule) -> None:
         steps.bring(HOST, todo, want, facts, path, directory)
     except (DriverError, DeadlineError) as error:
         raise _after_return(error, facts, want) from error
-    if path:
-        steps.remember(HOST, want, todo.kernel, given["sha256"], path, facts)
+    if todo.run:
+        steps.remember(HOST, want, todo.kernel, given["sha256"] or "", path, facts)
     after = look(HOST, want.version)
     _done(module, after, plan(after, want), use, want, True, facts)
+
+
+def _wish(given: dict[str, Any]) -> Wanted:
+    try:
+        parameters = pve_driver_parameters.wanted(given["module_options"], given["registry"])
+    except (AttributeError, ValueError) as error:
+        fix = "correct pve_host_module_options (module: {name: value}) or pve_host_registry (name: value)"
+        what = "the modules' options cannot be written"
+        raise DriverError("module-options", what, "pve_host_module_options", str(error), fix) from error
+    packages, remove = tuple(given["packages"]), given["remove_vfio"]
+    proprietary = [name for name in packages if PROPRIETARY.match(name) and "open" not in name]
+    if proprietary:
+        what, why = (
+            "these packages bring the proprietary modules",
+            "%s; Blackwell runs with the open ones only" % proprietary[0],
+        )
+        fix = "packages: [nvidia-driver-cuda, nvidia-kernel-open-dkms]"
+        raise DriverError("driver-flavour", what, "pve_host_drivers", why, fix)
+    return Wanted(given["version"], given["kernel"], given["disable_hmm"], parameters, packages, remove)
 
 
 def _file(given: dict[str, Any], facts: Facts, want: Wanted) -> str:
@@ -228,7 +281,7 @@ def _after_return(error: Any, facts: Facts, want: Wanted) -> DriverError:
     if before == want.version:
         told = "the same driver was installed before"
     elif before:
-        told, verified = _return(facts, Wanted(before, facts.pinned, want.disable_hmm))
+        told, verified = _return(facts, dataclasses.replace(want, version=before, kernel=facts.pinned))
     parts["why"] = "%s; %s" % (parts["why"], told)
     if before and not verified and before != want.version:
         parts["fix"] = "do not reboot this host before it is mended: " + parts["fix"]
@@ -238,6 +291,8 @@ def _after_return(error: Any, facts: Facts, want: Wanted) -> DriverError:
 def _return(facts: Facts, before: Wanted) -> tuple[str, bool]:
     """Install what was there before, and look."""
     sha256 = facts.kept.get(before.version)
+    if before.packages:
+        return _bring_back(before, facts, "", "")
     if not sha256:
         return (
             "the driver of before (%s) could not be installed again: its file is not kept here" % before.version,
@@ -245,8 +300,16 @@ def _return(facts: Facts, before: Wanted) -> tuple[str, bool]:
         )
     path = HOST.at(kept_file(before.version))
     try:
-        todo = dataclasses.replace(plan(look(HOST, before.version), before), run=True, initramfs=True)
-        steps.bring(HOST, todo, before, facts, path, steps.check_file(HOST, path, sha256, before.version))
+        directory = steps.check_file(HOST, path, sha256, before.version)
+    except DriverError as error:
+        return "the driver of before (%s) could not be installed again: %s" % (before.version, error), False
+    return _bring_back(before, facts, path, directory)
+
+
+def _bring_back(before: Wanted, facts: Facts, path: str, directory: str) -> tuple[str, bool]:
+    try:
+        todo = dataclasses.replace(plan(look(HOST, before.version), before), run=True, options=True, initramfs=True)
+        steps.bring(HOST, todo, before, facts, path, directory)
     except (DriverError, DeadlineError) as error:
         return "the driver of before (%s) could not be installed again: %s" % (before.version, error), False
     left = plan(look(HOST, before.version), before)
@@ -275,12 +338,15 @@ def _done(
     changed: bool,
     before: Any = None,
 ) -> None:
+    names = {"%s.%s" % each[:2] for each in want.parameters}
+    told = facts.as_dict()
+    told["parameters"] = {name: value for name, value in facts.parameters.items() if name in names}
     result = {
         "schema": SCHEMA,
         "version": want.version,
-        "facts": facts.as_dict(),
+        "facts": told,
         "todo": {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(todo).items()},
-        "file_needed": bool(todo.run and facts.kept.get(want.version) != module.params["sha256"]),
+        "file_needed": bool(todo.run and not want.packages and facts.kept.get(want.version) != module.params["sha256"]),
         "reboot_required": bool(todo.reboot),
         "disturbs": use.told() if todo.reboot else "",
     }
@@ -303,14 +369,16 @@ def _shown(facts: Facts) -> str:
     for kernel in facts.kernels:
         module = kernel.modules.get("nvidia")
         lines.append("%s: %s" % (kernel.release, module.version if module else "no module"))
-    return "\n".join([*lines, *("%s: %s" % (name, text) for name, text in sorted(facts.files.items()))]) + "\n"
+    lines += ["initramfs of %s: stale" % release for release in sorted(facts.stale)]
+    lines += [each.told for each in facts.leftovers if each.first]
+    return "\n".join([*lines, *("%s: %s" % (name, text) for name, text in sorted(facts.files.items()) if text)]) + "\n"
 
 
 def _wanted(facts: Facts, want: Wanted, todo: Todo) -> str:
     lines = ["driver: %s" % want.version, "pinned kernel: %s" % todo.kernel]
     releases = [kernel.release for kernel in facts.kernels]
     lines += ["%s: %s" % (name, want.version) for name in dict.fromkeys([*releases, todo.kernel])]
-    return "\n".join([*lines, *("%s: %s" % (name, text) for name, text in sorted(want.files.items()))]) + "\n"
+    return "\n".join([*lines, *("%s: %s" % (name, text) for name, text in sorted(want.files.items()) if text)]) + "\n"
 
 
 if __name__ == "__main__":

@@ -35,14 +35,33 @@ KernelRelease = Annotated[str, pydantic.Field(pattern=r"^([0-9][A-Za-z0-9.+~-]*)
 
 
 class DriverPair(pydantic.BaseModel):
-    """A driver that may be installed on a host, and the kernel that is pinned with it."""
+    """A driver that may be installed on a host, by a file or packages, and the kernel that is pinned with it."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     version: DriverVersion
-    run_file: Text
-    sha256: Sha256
+    run_file: str = ""
+    sha256: Annotated[str, pydantic.Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    packages: list[Annotated[str, pydantic.Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")]] = []
     kernel: KernelRelease = ""
+
+    @pydantic.model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if bool(self.run_file or self.sha256) == bool(self.packages):
+            raise ValueError(f"{self.version} needs either run_file and sha256, or packages")
+        if bool(self.run_file) != bool(self.sha256):
+            raise ValueError(f"{self.version} needs run_file and sha256")
+        return self
+
+
+def _off(value: Any) -> Any:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
+
+
+DriverModule = Literal["nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"]
+# what community lines carry among the registry's keys, and is an option of the module
+MODULE_OPTIONS = ("EnableResizableBar", "GrdmaPciTopoCheckOverride", "DmaRemapPeerMmio")
 
 
 class PveHost(RoleVariables):
@@ -56,6 +75,16 @@ class PveHost(RoleVariables):
     pve_host_manage_driver: bool = False
     pve_host_drivers: list[DriverPair] = []
     pve_host_kernel: KernelRelease = ""
+    pve_host_module_options: dict[DriverModule, dict[str, str | int | bool]] = {}
+    pve_host_registry: dict[str, str | int] = {}
+    pve_host_remove_vfio: bool = False
+    pve_host_persistence: bool = False
+    pve_host_power_limit: NotNegative = 0
+    pve_host_iommu: Annotated[Literal["keep", "off", "pt"], pydantic.BeforeValidator(_off)] = "keep"
+    pve_host_acs: Literal["keep", "clear"] = "keep"
+    pve_host_link_generation: NotNegative = 0
+    pve_host_link_width: NotNegative = 0
+    pve_host_clock_limit: Positive = 60
     pve_host_allow_reboot: bool = False
     pve_host_reboot_timeout: Positive = 1800
 
@@ -64,6 +93,12 @@ class PveHost(RoleVariables):
         versions = [pair.version for pair in self.pve_host_drivers]
         if len(set(versions)) != len(versions):
             raise ValueError("pve_host_drivers names a version twice")
+        for name in self.pve_host_registry:
+            if name.removeprefix("NVreg_") in MODULE_OPTIONS:
+                option = "NVreg_" + name.removeprefix("NVreg_")
+                raise ValueError(
+                    f"{name} is no key of the registry: pve_host_module_options: {{nvidia: {{{option}: 1}}}}"
+                )
         if self.pve_host_manage_driver and self.pve_host_driver_version not in versions:
             there = ", ".join(versions) or "none"
             raise ValueError(
@@ -287,6 +322,7 @@ class InferenceServer(RoleVariables):
     inference_server_user: UnixUser = "rackwell"
     inference_server_release_root: Absolute = "/opt/rackwell"
     inference_server_gate: bool = True
+    inference_server_writable: list[Absolute] = []
 
 
 class BenchClient(RoleVariables):

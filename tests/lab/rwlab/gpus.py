@@ -155,8 +155,8 @@ def without(state: dict[str, Any], gone: set[str]) -> dict[str, Any]:
 def kernel_settings() -> dict[str, Any]:
     """What `lab.py set kernel` changes of the driver beside the version.
 
-    ``hmm`` (true: HMM is on, the fault), loaded modules, ``params``: lines of /proc/driver/nvidia/params; ``options``: those
-    that a boot found in modprobe's files; ``foreign``: other drivers' modules.
+    ``hmm`` (true: HMM is on, the fault), loaded modules, ``params``: lines of /proc/driver/nvidia/params;
+    ``options``: those that a boot found in modprobe's files; ``foreign``: other drivers' modules.
     """
     return {"hmm": False, "loaded": dict.fromkeys(MODULES, True), "params": {}, "options": {}, "foreign": []}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import subprocess
 from pathlib import Path
@@ -60,6 +61,11 @@ class PveMachine:
         self.put("/sys/module/nvidia/version", version + "\n")
         self.put("/proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX {flavour}  {version}  Release Build\n")
         self.put("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", "N\n" if hmm else "Y\n")
+
+    def initramfs(self, release: str) -> str:
+        """What modprobe reads in an image."""
+        packed = gzip.decompress(self.at(f"/boot/initrd.img-{release}").read_bytes())
+        return packed.decode("utf-8", "replace")
 
     def boot(self) -> None:
         """What a boot does: the pinned kernel, and the module that it finds."""

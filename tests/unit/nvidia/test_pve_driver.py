@@ -95,7 +95,7 @@ def test_a_fresh_host_gets_the_pair_and_needs_no_reboot(run: Run, host: PveMachi
         }
         assert {module["kernel"] for module in kernel["modules"].values()} == {kernel["release"]}
     assert host.at("/etc/kernel/proxmox-boot-pin").read_text().strip() == NEW
-    assert "blacklist nouveau" in host.at(f"/boot/initrd.img-{OLD}").read_text()
+    assert "blacklist nouveau" in host.initramfs(OLD)
     host.loaded(VERSION)
     again = run(driver)
     assert not again["changed"], again["rackwell_result"]["todo"]
@@ -162,7 +162,7 @@ def test_nouveau_needs_a_boot(run: Run, host: PveMachine, driver: Driver) -> Non
     assert code(answer) == "nouveau-loaded"
     assert tree(host) == before
     assert run(driver, allow_reboot=True)["rackwell_result"]["reboot_required"]
-    assert "blacklist nouveau" in host.at(f"/boot/initrd.img-{NEW}").read_text()
+    assert "blacklist nouveau" in host.initramfs(NEW)
 
 
 def test_headers_missing(run: Run, host: PveMachine, driver: Driver) -> None:

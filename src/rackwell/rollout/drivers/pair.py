@@ -56,7 +56,8 @@ def declared(host: Node, version: str) -> Pair | None:
     """The pair of that version in ``pve_host_drivers`` of a host."""
     for item in host.value("pve_host_drivers") or []:
         told = item if isinstance(item, Mapping) else item.model_dump()
-        if told.get("version") == version:
+        # of packages: a repository does not keep what a roll would have to return to
+        if told.get("version") == version and told.get("run_file"):
             return Pair(version, str(told["run_file"]), str(told["sha256"]), str(told.get("kernel") or ""))
     return None
 
@@ -80,7 +81,7 @@ def wanted(site: Site, host: Node, version: str, kernel: str) -> Pair:
                 "driver-undeclared",
                 f"the driver {version} is not declared for {host.name}",
                 site.sources.find(host.name, "pve_host_drivers", site.inventory),
-                f"pve_host_drivers has: {there}",
+                f"pve_host_drivers has: {there} (a roll needs a run_file: packages cannot be returned to)",
                 f'add to it: {{version: "{version}", run_file: ..., sha256: ..., kernel: ...}}',
             ),
             ExitCode.INVALID,
