@@ -34,6 +34,7 @@ class UnitState(NamedTuple):
     exit_text: str
     enabled: bool
     started_monotonic: float
+    main_pid: int = 0
 
     @property
     def ended(self) -> bool:
@@ -62,6 +63,7 @@ def parse_show(text: str) -> UnitState:
         exit_text=exit_text,
         enabled=values.get("UnitFileState", "").startswith("enabled"),
         started_monotonic=int(values.get("ActiveEnterTimestampMonotonic") or 0) / 1e6,
+        main_pid=int(values.get("MainPID") or 0),
     )
 
 

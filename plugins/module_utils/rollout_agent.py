@@ -4,6 +4,7 @@
     agent ask  < {"op": ..., "run": ..., "epoch": ...}      one JSON object in, one out
     agent work switch|turn|return|verify RUN [WHY]          what takes long, in a unit of its own
     agent boot                                              before the server starts
+    agent watch                                             beside the server: ends one that lives on without serving
 
 A request is answered at once; what takes long goes on in ``rackwell-rollout-work.service``, whoever listens. Exit code
 0 with ``{"ok": true, ...}``, 0 with ``{"ok": false, "refused": ...}`` for a run that may not, 1 for anything else.
@@ -30,6 +31,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation 
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_preflight import Lack
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_watch import Watch, settings_in
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_follow import Follower
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_chain import ChainError
 from ansible_collections.rackwell.gpu.plugins.module_utils.rollout_lock import Locks, Moment, RefusedError, now
@@ -338,6 +340,11 @@ def agent_of(place: Place, command: list[str]) -> Agent:
 
 def main(argv: list[str], place: Place, command: list[str]) -> int:
     """The program. ``command`` is how it is called."""
+    if argv == ["watch"]:
+        unit = files.read_text("/etc/systemd/system/" + place.unit) or ""
+        journal = os.path.join(place.state, "journal.jsonl")
+        sys.stdout.write(f"{Watch(place.unit, System(), settings_in(unit), journal).run() or 'this start is over'}\n")
+        return 0
     agent = agent_of(place, command)
     if argv == ["ask"]:
         told, code = answer(agent, sys.stdin.read())

@@ -17,6 +17,8 @@ PACKAGE = "ansible_collections.rackwell.gpu.plugins.module_utils"
 LIBRARY = "/usr/local/lib/rackwell"
 LAUNCHER = os.path.join(LIBRARY, "rollout-agent")
 BOOT_UNIT = "rackwell-rollout-boot.service"
+#: the server's unit wants it; it ends with the start that it watches
+WATCH_UNIT = "rackwell-inference-watch.service"
 #: loaded by the module, not by the agent
 _NOT_NEEDED = ("outcome", "rollout_install")
 
@@ -44,6 +46,18 @@ ExecStart=%(launcher)s boot
 
 [Install]
 WantedBy=multi-user.target
+"""
+_WATCH = """\
+# Written by rackwell.
+[Unit]
+Description=Watch over the inference server (rackwell)
+PartOf=%(unit)s
+After=%(unit)s
+
+[Service]
+ExecStart=%(launcher)s watch
+Restart=on-failure
+RestartSec=10
 """
 
 
@@ -88,6 +102,7 @@ def install(
     wanted = {os.path.join(folder, name): (text, 0o644) for name, text in code.items()}
     # the launcher last: it names the tree
     wanted[os.path.join(units, BOOT_UNIT)] = (_UNIT % values, 0o644)
+    wanted[os.path.join(units, WATCH_UNIT)] = (_WATCH % values, 0o644)
     wanted[launcher] = (_LAUNCHER % values, 0o755)
     return Install(wanted, tree)
 

@@ -97,6 +97,9 @@ class Limits(Declared):
 
     ready_timeout: Seconds = pydantic.Field(default=3600, description="from start to the first answer")
     stop_timeout: Seconds = pydantic.Field(default=120, description="from the stop signal to the kill")
+    hang_timeout: Annotated[Whole, pydantic.Field(ge=60)] = pydantic.Field(
+        default=900, description="without a sign of health until the watch ends it"
+    )
     nofile: Annotated[Whole, pydantic.Field(ge=1024)] = pydantic.Field(default=1048576, description="open files")
 
 
