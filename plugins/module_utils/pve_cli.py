@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import pwd
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -76,12 +78,29 @@ class Pve:
             why = err.strip() or out.strip() or (f"no answer in {API_TIMEOUT} s" if rc in _TIMED_OUT else "")
         except ValueError:
             why = f"it printed no JSON: {out[:200]}"
+        if "please run as root" in why:
+            raise self._not_root(why)
         raise problem(
             "pvesh-failed",
             f"pvesh get {path} failed",
             self.node,
             f"exit {rc}: {why}",
             "run it by hand on the host: " + " ".join(words),
+        )
+
+    def _not_root(self, said: str) -> PveError:
+        """Whoever ansible is on the host may not use its tools."""
+        try:
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:
+            user = f"uid {os.geteuid()}"
+        return problem(
+            "not-root",
+            f"ansible is {user} on the Proxmox host, and its tools are root's",
+            self.node,
+            f"pvesh says: {said}",
+            "reach the host as root: ansible_user: root for the group pve; or, when that user may use sudo, "
+            "ansible_become: true (a password is asked for by ansible_become_password, from the vault)",
         )
 
     def rows(self, path: str, key: str, *options: str) -> list[dict[str, Any]]:
@@ -283,6 +302,8 @@ class Pve:
             except OSError as error:
                 with contextlib.suppress(OSError):
                     os.unlink(new)
+                if error.errno == errno.ENOSPC:
+                    raise conf_no_space(vmid, self.node, str(error)) from None
                 raise unwritable(vmid, self.node, error.strerror or str(error)) from None
         return before
 
@@ -390,6 +411,17 @@ def conf_changed(vmid: int, node: str) -> PveError:
         f"{node}: container {vmid}",
         "its file is not what this run looked at; nothing was changed",
         "run again: what is there now is then held against the declaration",
+    )
+
+
+def conf_no_space(vmid: int, node: str, why: str) -> PveError:
+    """/etc/pve, or the disk that it is kept on, is full."""
+    return problem(
+        "no-space",
+        f"the configuration of container {vmid} cannot be written: no space is left",
+        f"{node}: {CONFS}/{vmid}.conf",
+        f"{why}; /etc/pve is kept in /var/lib/pve-cluster of the host's root file system; nothing was changed",
+        "free space on the host: df -h / /var/lib/pve-cluster; journalctl --vacuum-size=200M; apt clean",
     )
 
 

@@ -8,6 +8,7 @@ declared but not for long, or not yet; ``note``, the declaration does not speak 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
@@ -24,6 +25,7 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_raw import name_o
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 BOTH, MACHINE, DECLARATION = "both", "machine", "declaration"
+GPU_NODE = re.compile(r"/dev/nvidia\d+")
 # keys that say what the container is; not a setting that a declaration could have
 _ITS_OWN = (
     "arch",
@@ -85,6 +87,7 @@ class Looked:
     Attributes:
         todo: what a run would change, raw lines among it. refused: what only a new container can have.
         waiting: keys with a change that waits for the next start. shared: other containers with the same GPUs.
+        gpus: the host's device nodes of GPUs as they are numbered now -> bus id.
     """
 
     conf: Conf
@@ -95,6 +98,7 @@ class Looked:
     waiting: Sequence[str]
     running: bool
     shared: Mapping[int, tuple[bool, list[str]]] = dataclasses.field(default_factory=dict)
+    gpus: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def drift(looked: Looked) -> list[Drift]:
@@ -146,6 +150,7 @@ def _changes(looked: Looked) -> Iterable[Drift]:
             MACHINE: f"the container has {change.key}, which is not declared",
             BOTH: f"{change.key} is not what is declared",
         }[side]
+        what += _gpu(looked, change)
         astray = None
         if looked.file and side == DECLARATION and change.key.startswith("lxc.") and change.after is not None:
             astray = looked.file.elsewhere((change.key, change.after))
@@ -165,6 +170,16 @@ def _changes(looked: Looked) -> Iterable[Drift]:
             fix=f"rackwell provision makes it so{restart}{keep}",
             **_place(entry),
         )
+
+
+def _gpu(looked: Looked, change: Change) -> str:
+    """Which GPU a dev entry is: the kernel numbers their nodes anew at each boot, and an entry goes by the number."""
+    if kind_of(change.key) != "dev":
+        return ""
+    path = parse_properties("dev", change.after or change.before or "").get("path", "")
+    if path in looked.gpus:
+        return f": {path} is GPU {looked.gpus[path]} now"
+    return f": the host has no GPU with the node {path} now" if GPU_NODE.fullmatch(path) else ""
 
 
 def _refused(looked: Looked) -> Iterable[Drift]:
@@ -219,25 +234,15 @@ def _shared(looked: Looked) -> Iterable[Drift]:
 
 def _waiting(looked: Looked) -> Iterable[Drift]:
     for key in looked.waiting:
-        new = looked.conf.pending.get(key, "")
-        entry = _line_of(looked, key)
+        now, new = looked.conf.current.get(key, ""), looked.conf.pending.get(key, "")
+        fix = "a restart applies it: rackwell provision --allow-restart, or pct reboot VMID"
         if key.startswith("lxc."):
             what = f"{key} stands in the file, and the container was started without it"
         else:
-            gone = "its removal" if key in looked.conf.deleted else "a change of it"
+            gone = "its removal" if key in looked.conf.deleted else f"a change of it to '{new}'"
             what = f"{key}: {gone} waits for the next start"
-        yield Drift(
-            "pending",
-            WARNING,
-            MACHINE,
-            key,
-            what,
-            looked.conf.current.get(key, ""),
-            new,
-            fix="a restart applies it: rackwell provision --allow-restart, or pct reboot VMID; "
-            "pct set VMID --revert KEY takes it back",
-            **_place(entry),
-        )
+            fix += f"; pct set VMID --revert {key} takes it back"
+        yield Drift("pending", WARNING, MACHINE, key, what, now, fix=fix, **_place(_line_of(looked, key)))
 
 
 def oddities(file: ConfFile) -> list[Drift]:

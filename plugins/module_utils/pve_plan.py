@@ -262,7 +262,18 @@ def changes(conf: Conf, want: Wanted, hotplug_devices: bool = True) -> list[Chan
         add("net0", print_properties("net", {**kept, **want.net}), False)
     found += _entries(conf, "dev", want.devices, lambda parts: parts.get("path", ""), _always, hotplug_devices)
     found += _entries(conf, "mp", want.mounts, lambda parts: parts.get("mp", ""), _is_bind, True)
-    return sorted(found, key=lambda change: order(change.key))
+    return sorted((_taken_back(conf, change) for change in found), key=lambda change: order(change.key))
+
+
+def _taken_back(conf: Conf, change: Change) -> Change:
+    """A change that takes back what waits for the next start: the running container has it so, and needs no restart."""
+    kind = kind_of(change.key)
+    now = conf.current.get(change.key)
+    if change.key not in conf.waiting() or now is None or change.after is None:
+        return change
+    same = meaning(kind, parse_properties(kind, now)) == meaning(kind, parse_properties(kind, change.after))
+    # in the very words, by which Proxmox VE knows that nothing waits any more
+    return dataclasses.replace(change, after=now, restart=False) if same else change
 
 
 def _net_meaning(parts: Mapping[str, str]) -> dict[str, str]:

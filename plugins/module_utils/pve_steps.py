@@ -10,7 +10,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
-from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import POLL_S, Pve, conf_changed, unwritable
+from ansible_collections.rackwell.gpu.plugins.module_utils.pve_cli import (
+    POLL_S,
+    Pve,
+    conf_changed,
+    conf_no_space,
+    unwritable,
+)
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_conf import Change, Conf, lines
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_plan import Wanted, applied, as_options, foreign
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_preflight import check_ours
@@ -274,6 +280,8 @@ def _set_failed(pve: Pve, vmid: int, rc: int, text: str) -> PveError:
     """What `pct set` said, told with its cause."""
     if "detected modified configuration" in text:
         return conf_changed(vmid, pve.node)
+    if "No space left" in text:
+        return conf_no_space(vmid, pve.node, text[-300:])
     if "no quorum" in text or "Read-only file system" in text:
         return unwritable(vmid, pve.node, text[-300:])
     if re.search(r"CT is locked|can't lock file", text):

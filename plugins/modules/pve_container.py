@@ -262,6 +262,7 @@ import dataclasses
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.rackwell.gpu.plugins.module_utils import pve_inside
 from ansible_collections.rackwell.gpu.plugins.module_utils import pve_preflight as preflight
 from ansible_collections.rackwell.gpu.plugins.module_utils import pve_steps as steps
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
@@ -359,7 +360,9 @@ def create(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mod
     out.changed = True
     out.diffs.append(steps.diff(pve.node, args["vmid"], None, [], options, ((), raw)))
     out.result.update(created=True, changed_keys=sorted({*options, *(key for key, _ in raw)}), exists=not check_mode)
-    if not check_mode:
+    if check_mode:
+        out.diffs.append(keys_diff(args["vmid"], steps.key_lines(args["ssh_public_key"])))
+    else:
         steps.create_and_start(pve, args["vmid"], args["template"], options, want.raw)
 
 
@@ -383,7 +386,12 @@ def update(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mod
     if running and not raw_todo:
         waiting += pve.not_in_effect(vmid, want.raw)
     restart = running and bool(waiting or any(change.restart for change in every))
-    look(pve, args, out, Looked(conf, None, want, every, (), waiting, running))
+    look(
+        pve,
+        args,
+        out,
+        Looked(conf, None, want, every, (), waiting, running, gpus={g.node: g.bus_id for g in read_gpus()}),
+    )
     preflight.check_fixed(conf, want, vmid, pve.node, args["storage"], args["disk_size"])
     out.changed = bool(every) or restart or not running
     out.result.update(changed_keys=[change.key for change in every], restart_required=restart, pending=waiting)
@@ -458,17 +466,26 @@ def no_key(count: int) -> Drift:
     )
 
 
-def open_ssh(pve: Pve, args: Dict[str, Any], out: Outcome, check_mode: bool) -> None:
-    """The container runs: wait for its systemd, put the key in, read its host keys."""
+def keys_diff(vmid: int, keys: List[str]) -> Dict[str, str]:
+    """The keys that root of the container is given."""
+    name = f"container {vmid}:/root/.ssh/authorized_keys"
+    after = "".join(line + "\n" for line in keys)
+    return {"before": "", "after": after, "before_header": name, "after_header": name}
+
+
+def open_ssh(pve: Pve, args: Dict[str, Any], want: Wanted, out: Outcome, check_mode: bool) -> None:
+    """The container runs: wait for its systemd, see what of its limits holds, put the key in, read its host keys."""
     vmid = args["vmid"]
     out.result["systemd"] = pve.wait_for_systemd(vmid, args["start_timeout"])
+    later = {*out.result["pending"], *(out.result["changed_keys"] if check_mode else ())}
+    lost = [one.as_dict() for one in pve_inside.drift(want.raw.typed, pve_inside.read(pve, vmid), later)]
+    errors = sum(1 for one in out.result["drift"] if one["severity"] == "error")
+    out.result["drift"][errors:errors] = lost
     missing = steps.missing_keys(pve, vmid, steps.key_lines(args["ssh_public_key"]))
     if missing:
         out.changed = True
         out.result["drift"].insert(0, no_key(len(missing)).as_dict())
-        name = f"container {vmid}:/root/.ssh/authorized_keys"
-        after = "".join(line + "\n" for line in missing)
-        out.diffs.append({"before": "", "after": after, "before_header": name, "after_header": name})
+        out.diffs.append(keys_diff(vmid, missing))
         if not check_mode:
             steps.put_keys(pve, vmid, missing)
     out.result["host_keys"] = steps.host_keys(pve, vmid)
@@ -502,7 +519,7 @@ def converge(module: AnsibleModule) -> Outcome:
     else:
         create(pve, args, want, out, check_mode)
     if out.result["exists"] and pve.running(args["vmid"]):
-        open_ssh(pve, args, out, check_mode)
+        open_ssh(pve, args, want, out, check_mode)
     return out
 
 

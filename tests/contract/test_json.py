@@ -14,10 +14,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "site"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "topology"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "cli"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "adopt"))
 
 import outputs
 import samples
+import test_adopt_command as seen
 from cli_rig import CONTAINER, DIGEST, ERROR, GPUS, HOST, SERVER, Rig, make_rig, release
+
+from rackwell.provision import schemas
 
 TEXT = {"type": "string"}
 NULLABLE = {"type": ["string", "null"]}
@@ -65,6 +69,42 @@ BENCH = table(
 RELEASE = table(
     build=TEXT, digest={"type": "string", "pattern": "^[0-9a-f]{64}$"}, path=TEXT, changed={"type": "boolean"}
 )
+DIFFERENCE = table(
+    code={"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"},
+    severity={"enum": ["error", "warning", "note"]},
+    side={"enum": ["both", "machine", "declaration"]},
+    key=TEXT,
+    what=TEXT,
+    where=TEXT,
+    line=TEXT,
+    found=TEXT,
+    declared=TEXT,
+    fix=TEXT,
+)
+DRIFT = table(
+    container=TEXT,
+    host=TEXT,
+    exists={"type": ["boolean", "null"]},
+    changed={"type": "boolean"},
+    counts=table(error={"type": "integer"}, warning={"type": "integer"}, note={"type": "integer"}),
+    drift=every(DIFFERENCE),
+)
+ADOPT = table(
+    container=TEXT,
+    host=TEXT,
+    vmid={"type": "integer"},
+    dry_run={"type": "boolean"},
+    files=every(TEXT),
+    declaration={"type": "object"},
+    text=TEXT,
+    untold=every(
+        table(key=TEXT, what=TEXT, fix=TEXT, blocks={"type": "boolean"}, line=TEXT, number={"type": "integer"})
+    ),
+    oddities=every(table(code=TEXT, severity={"enum": ["warning", "note"]}, what=TEXT, line=TEXT, fix=TEXT)),
+    notes=every(TEXT),
+    proved={"type": "boolean"},
+    drift={"anyOf": [DRIFT, {"type": "null"}]},
+)
 RESULTS: dict[str, dict[str, Any]] = {
     "provision": table(
         container=TEXT,
@@ -90,6 +130,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         checks=every(
             table(item=TEXT, verdict={"enum": ["pass", "degraded", "fail", "not-measured", "unknown"]}, evidence=TEXT)
         ),
+        drift=every(DIFFERENCE),
         gate={"type": ["object", "null"]},
         report=NULLABLE,
         page=NULLABLE,
@@ -326,6 +367,46 @@ def test_compare(rig: Rig) -> None:
     jsonschema.validate(envelope, ENVELOPE)
     assert (envelope["schema"], envelope["ok"]) == ("rackwell.compare/1", True)
     jsonschema.validate(envelope["result"], table(runs=every(TEXT), comparisons=every(COMPARISON)))
+
+
+def test_adopt_and_drift(rig: Rig) -> None:
+    """As the tests say, and as the published schemas do, with differences and without an answer."""
+    differs = {**seen.DRIFT, "number": 7}
+    rig.machines.on("drift", ("ok", "glm5-01", "pve_container", {"rackwell_result": {**CONTAINER, "drift": [differs]}}))
+    found = [rig.json("drift", "glm5-01")]
+    assert found[0]["result"]["counts"] == {"error": 1, "warning": 0, "note": 0}
+    seen.machine(rig, {**seen.SEEN, "oddities": [{**seen.WARNING, "side": "machine"}]}, seen.NOTE)
+    found += [rig.json("adopt", "pve1", "202", *more) for more in (["--dry-run"], [])]
+    for envelope in found:
+        jsonschema.validate(envelope, ENVELOPE)
+        name = envelope["schema"].partition("/")[0].partition(".")[2]
+        jsonschema.validate(envelope["result"], {"drift": DRIFT, "adopt": ADOPT}[name])
+    rig.machines.on("drift", ("unreachable", "glm5-01", "pve_container", {"msg": "timed out"}))
+    for envelope in [*found, rig.json("drift", "glm5-01"), rig.json("drift", "nobody")]:
+        published = schemas.PUBLISHED.schema(envelope["schema"].partition("/")[0].partition(".")[2])
+        jsonschema.validate(envelope, published)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**found[0], "exit_code": 7}, schemas.PUBLISHED.schema("drift"))
+
+
+@pytest.mark.parametrize("name", sorted(schemas.MODELS))
+def test_the_published_schemas_are_those_of_the_code(name: str) -> None:
+    published = (Path(__file__).parents[2] / "docs/schemas" / f"rackwell.{name}.json").read_text(encoding="utf-8")
+    assert published == schemas.PUBLISHED.text(name), "renew it: python -m rackwell.provision.schemas docs/schemas"
+
+
+def test_verify_tells_the_drift(rig: Rig) -> None:
+    """A row for what differs and what waits, none for a note; all of it in the JSON, as `drift` tells it."""
+    report = {**CONTAINER, "drift": [seen.DRIFT, seen.WARNING, seen.NOTE]}
+    rig.machines.on("verify", ("ok", "glm5-01", "pve_container", {"changed": True, "rackwell_result": report}))
+    envelope = rig.json("verify", "glm5-01")
+    jsonschema.validate(envelope["result"], RESULTS["verify"])
+    rows = [row for row in envelope["result"]["checks"] if row["item"] == "drift"]
+    assert [row["verdict"] for row in rows] == ["fail", "degraded"]
+    assert rows[0]["evidence"] == "differs: memory is not what is declared (201.conf:7)"
+    assert [one["severity"] for one in envelope["result"]["drift"]] == ["error", "warning", "note"]
+    assert "differs" in rig.codes(envelope)
+    assert envelope["exit_code"] == 1
 
 
 def test_usage_error(rig: Rig) -> None:

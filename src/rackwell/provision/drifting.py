@@ -113,7 +113,7 @@ def judge(site: Site, played: PlayResult, name: str, host: str) -> Drifted:
     if played.interrupted:
         raise KeyboardInterrupt
     payload = _payload(played, name)
-    items = [_item(site, raw, payload, name, host) for raw in payload.get("drift") or []]
+    items = items_of(site, payload, name, host)
     # a refusal that the drift tells of already is told once
     told = {"read-only-option"} if any(item.code == "read-only" for item in items) else set()
     again = f"rackwell drift {name} -i {site.path}"
@@ -136,6 +136,54 @@ def judge(site: Site, played: PlayResult, name: str, host: str) -> Drifted:
     reported = [one for one in played.results if one.schema.startswith("rackwell.pve_container/")]
     changed = any(one.changed for one in reported) or any(item.severity == ERROR for item in items)
     return Drifted(name, host, items, problems, code, exists, changed)
+
+
+def differences(site: Site, played: PlayResult, name: str, host: str) -> list[Item]:
+    """What a play told of the container's differences; none where it did not get so far."""
+    return items_of(site, _payload(played, name), name, host)
+
+
+def items_of(site: Site, payload: Mapping[str, Any], name: str, host: str) -> list[Item]:
+    """The differences that role pve_container reported, and that of the host keys, which the controller keeps."""
+    told = [_item(site, raw, payload, name, host) for raw in payload.get("drift") or []]
+    keys = _host_keys(site, payload, name, host)
+    return told if keys is None else [keys, *told]
+
+
+def _host_keys(site: Site, payload: Mapping[str, Any], name: str, host: str) -> Item | None:
+    """Whether the site's known_hosts has another key for the container than its Proxmox host reads in it."""
+    node = site.containers.get(name)
+    address = ((node.text("pve_container_ip") if node is not None else "") or "").partition("/")[0]
+    there = {" ".join(key.split()[:2]) for key in payload.get("host_keys") or []}
+    known = dict(_known(site.path / "known_hosts", address))
+    kinds = {key.split()[0] for key in there}
+    stale = {key: line for key, line in known.items() if key.split()[0] in kinds and key not in there}
+    if not there or not stale or set(known) & there:
+        return None
+    number = min(stale.values())
+    return Item(
+        "host-key-changed",
+        ERROR,
+        "both",
+        "known_hosts",
+        "the container's ssh server has another host key than the site knows: ssh refuses to go there",
+        f"{site.path / 'known_hosts'}:{number}",
+        "",
+        ", ".join(sorted(there)),
+        ", ".join(sorted(stale)),
+        f"when it was made anew, or its keys were: rackwell provision {name} records what {host} reads in it; when "
+        "nobody did that, find out who answers at its address first",
+    )
+
+
+def _known(path: Path, address: str) -> list[tuple[str, int]]:
+    """The keys of an address, as ``type key``, with their lines."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    words = [(line.split(), number) for number, line in enumerate(lines, 1)]
+    return [(" ".join(word[1:3]), number) for word, number in words if len(word) > 2 and address in word[0].split(",")]
 
 
 def _for_a_person(items: list[Item], name: str, host: str) -> Problem:

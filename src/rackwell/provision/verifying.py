@@ -11,11 +11,12 @@ from typing import Any
 from rackwell.ansible.results import Failure, PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import declared, explaining, gpus, plays
+from rackwell.provision import declared, drifting, explaining, gpus, plays
 from rackwell.provision.gpus import Kept, Seen
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
+from rackwell.site.declaration import Site
 from rackwell.topology.model import GRAVITY
 from rackwell.topology.report import Check
 
@@ -55,6 +56,7 @@ class Verified:
     Attributes:
         problems: what makes it fail; what only degrades it stands in the findings of the report.
         reports: all that the modules reported, by schema.
+        drift: how the container differs from its declaration, notes among it.
     """
 
     container: str
@@ -65,6 +67,7 @@ class Verified:
     reports: dict[str, dict[str, Any]]
     found: Seen
     kept: Kept = dataclasses.field(default_factory=Kept)
+    drift: list[drifting.Item] = dataclasses.field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -81,6 +84,7 @@ class Verified:
             "host": self.host,
             "verdict": self.verdict,
             "checks": [item.as_dict() for item in self.items],
+            "drift": [item.as_dict() for item in self.drift],
             "gate": gate.model_dump(by_alias=True, exclude={"report"}) if gate is not None else None,
             "report": str(self.kept.report) if self.kept.report else None,
             "page": str(self.kept.page) if self.kept.page else None,
@@ -119,14 +123,16 @@ def verify(
             played = plays.play("verify", target, run, progress, extra=extra)
             progress.safety = "verify changes nothing"
         again = f"rackwell verify {name} -i {target.site.path}{f' {RELEASE}' if release_gate else ''}"
-        done = judge(played, name, target.host, again, gate_only=release_gate)
+        done = judge(played, name, target.host, again, gate_only=release_gate, site=target.site)
         kept = gpus.keep(done.found, run, root.state, name, page)
         code = done.exit_code or (ExitCode.FAILED if kept.problems else ExitCode.DONE)
         return dataclasses.replace(done, kept=kept, problems=[*done.problems, *kept.problems], exit_code=code)
 
 
-def judge(played: PlayResult, container: str, host: str, again: str, *, gate_only: bool = False) -> Verified:
-    """The verdicts in a play of ``verify``, or of ``gate``."""
+def judge(
+    played: PlayResult, container: str, host: str, again: str, *, gate_only: bool = False, site: Site | None = None
+) -> Verified:
+    """The verdicts in a play of ``verify``, or of ``gate``; with the site also how the container differs from it."""
     failures = [f for f in [*played.failures, *played.tolerated] if f.task != VERDICT_TASK]
 
     def item(name: str, schema: str, where: str, roles: set[str], judge_: Judge) -> Item:
@@ -136,10 +142,13 @@ def judge(played: PlayResult, container: str, host: str, again: str, *, gate_onl
     found, unread = _seen(played, container)
     items = [*_gpu_items(found, failures, container), *_gate(found)]
     items.append(item("server", "rackwell.inference_server", container, {"inference_server"}, _server))
+    differs: list[drifting.Item] = []
     if not gate_only:
+        differs = drifting.differences(site, played, container, host) if site is not None else []
         items = [
             item("host", "rackwell.pve_host", host, {"pve_host"}, _host),
             item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
+            *_drift_rows(differs),
             *items[:-1],
             item("release", "rackwell.release_store", container, {"release", ""}, _release),
             *_model_item(item("model", _model_schema(played, container), container, {"model_weights"}, _model)),
@@ -152,7 +161,11 @@ def judge(played: PlayResult, container: str, host: str, again: str, *, gate_onl
         else [*unread, *_problems(failures, found, container, again)]
     )
     reports = {reported.payload["schema"]: reported.payload for reported in played.results if reported.schema}
-    return Verified(container, host, items, told, _exit_code(played, failures, items), reports, found)
+    # a refusal of the role tells of what only a new container could have
+    refused = {"read-only"} if any(problem.code == "read-only-option" for problem in told) else set()
+    told += [one.problem() for one in differs if one.severity == drifting.ERROR and one.code not in refused]
+    code = _exit_code(played, failures, items)
+    return Verified(container, host, items, told, code, reports, found, drift=differs)
 
 
 def _seen(played: PlayResult, container: str) -> tuple[Seen, list[Problem]]:
@@ -237,6 +250,16 @@ def _container(report: Mapping[str, Any]) -> tuple[bool, str]:
     if report.get("pending"):
         return False, f"waits for a restart for {', '.join(report['pending'])}"
     return True, f"vmid {report.get('vmid')} as declared, systemd {report.get('systemd')}"
+
+
+def _drift_rows(found: list[drifting.Item]) -> list[Item]:
+    """A row for each difference that a provision would mend, or that needs a person; notes are counted in none."""
+    verdicts = {drifting.ERROR: FAIL, drifting.WARNING: DEGRADED}
+    return [
+        Item("drift", verdicts[one.severity], f"{one.code}: {one.what} ({one.where.rpartition('/')[2]})")
+        for one in found
+        if one.severity in verdicts
+    ]
 
 
 def _release(report: Mapping[str, Any]) -> tuple[bool, str]:

@@ -26,6 +26,7 @@ class Module:
         self.authorized = ""
         self.states = ["starting", "running"]
         self.break_reboot = 0
+        self.limits = ""
 
     def get_bin_path(self, name: str, **_: Any) -> str:
         return name
@@ -55,6 +56,8 @@ class Module:
         if words[0] == "sh" and "authorized_keys" in words[2]:
             self.authorized += data or ""
             return 0, "", ""
+        if words[0] == "sh" and "/proc/1/limits" in words[2]:
+            return 0, self.limits, ""
         if words[0] == "sh" and "ssh_host" in words[2]:
             return 0, "ssh-ed25519 AAAAhost root@glm5-01\necdsa-sha2-nistp256 AAAAother root@glm5-01\n", ""
         return 0, "", ""

@@ -358,10 +358,19 @@ def test_a_change_that_is_pending_is_told_with_its_own_line(host: Module) -> Non
     out = converge(host, check_mode=True)
     lines = host.standin.conf(201).splitlines()
     told = {(one["code"], one["key"]): one for one in out.result["drift"]}
-    # taking the removal back needs no restart
-    assert set(told) == {("differs", "features"), ("not-there", "dev1"), ("pending", "features")}
-    for key in ("differs", "features"), ("pending", "features"):
-        assert lines[told[key]["number"] - 1] == "features: nesting=1"
+    # the running container has both as they are declared: taking them back needs no restart
+    assert set(told) == {("differs", "features"), ("not-there", "dev1")}
+    assert lines[told["differs", "features"]["number"] - 1] == "features: nesting=1"
+    assert not out.result["restart_required"]
+    converge(host)
+    assert "[pve:pending]" not in host.standin.conf(201)
+    assert not converge(host).changed
+    host.standin.pct("set", "201", "--features", "fuse=1,nesting=1")
+    out = converge(host, check_mode=True, features={"nesting": True, "fuse": True})
+    (waits,) = [one for one in out.result["drift"] if one["severity"] == "warning"]
+    assert (waits["code"], waits["found"]) == ("pending", "keyctl=1,nesting=1")
+    assert "pct set VMID --revert features" in waits["fix"]
+    assert out.result["restart_required"]
     host.standin.pct("set", "201", "--delete", "dev1,features")
     out = converge(host, check_mode=True, devices=["/dev/null"], features={})
     lines = host.standin.conf(201).splitlines()
