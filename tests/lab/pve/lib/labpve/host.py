@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import json
 import os
 import re
 import socket
@@ -108,8 +109,16 @@ class Host:
         """A container's configuration."""
         return config.parse(self.content(vmid).decode())
 
+    def check_quorum(self) -> None:
+        """pmxcfs takes no change while the cluster has no quorum; a single host, without .members here, has one."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            known = json.loads((self.root / "etc/pve/.members").read_text())
+            if str((known.get("cluster") or {}).get("quorate", 1)) == "0":
+                raise PveError("cluster not ready - no quorum?")
+
     def write(self, vmid: int, conf: config.Config) -> None:
         """Replace the file at once."""
+        self.check_quorum()
         self.configs.mkdir(parents=True, exist_ok=True)
         new = self.configs / f".{vmid}.conf.new"
         new.write_text(conf.write())

@@ -233,7 +233,9 @@ class Lxc:
         self.host.run.mkdir(parents=True, exist_ok=True)
         errors, log = self.host.run / f"ct-{vmid}.stderr", self.host.run / f"ct-{vmid}.log"
         log.unlink(missing_ok=True)
+        file, pinned = _without_cpuset(file)
         command = [
+            *pinned,
             "systemd-run",
             "--scope",
             "--collect",
@@ -363,6 +365,23 @@ class Lxc:
             if failed:
                 os.write(2, f"hotplug: {sys.exc_info()[1]}\n".encode())
             os._exit(failed)
+
+
+def _without_cpuset(file: Path) -> tuple[Path, list[str]]:
+    """(configuration to start with, what to start it by) on a machine that keeps the controller cpuset in cgroup v1.
+
+    LXC could not write the group's files there. The processors are then given to it as its affinity, which its
+    processes inherit, and which root of the container could change; memory nodes are not kept to.
+    """
+    controllers = Path("/sys/fs/cgroup/cgroup.controllers")
+    lines = file.read_text().splitlines()
+    mine = [line for line in lines if line.startswith("lxc.cgroup2.cpuset.")]
+    if not mine or (controllers.exists() and "cpuset" in controllers.read_text().split()):
+        return file, []
+    rest = file.with_name("config.without-cpuset")
+    rest.write_text("".join(f"{line}\n" for line in lines if line not in mine))
+    cpus = [line.partition("=")[2].replace(" ", "") for line in mine if line.startswith("lxc.cgroup2.cpuset.cpus")]
+    return rest, ["taskset", "--cpu-list", cpus[-1]] if cpus else []
 
 
 def _escape(path: str) -> str:
