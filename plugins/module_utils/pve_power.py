@@ -117,6 +117,13 @@ def differing(host: Any, wanted: dict[str, str]) -> list[str]:
     return [path for path, text in wanted.items() if (host.read(path) if os.path.exists(host.at(path)) else "") != text]
 
 
+def shown(gpus: Sequence[Gpu]) -> str:
+    """What the GPUs have, in a few words."""
+    on = sum(gpu.persistence is True for gpu in gpus)
+    limits = sorted({"%g W" % gpu.limit for gpu in gpus if gpu.limit is not None})
+    return "persistence mode on for %d of %d, limit %s" % (on, len(gpus), " and ".join(limits) or "unknown")
+
+
 def _names(gpus: Sequence[Gpu]) -> str:
     return ("GPU " if len(gpus) == 1 else "GPUs ") + ", ".join(gpu.index for gpu in gpus)
 

@@ -99,7 +99,7 @@ EXAMPLES = r"""
 RETURN = r"""
 rackwell_result:
   description: What is there, and what is to do. Schema C(rackwell.pve_driver/1).
-  returned: success
+  returned: success, and failure with O(state=checked)
   type: dict
   contains:
     facts:
@@ -109,6 +109,10 @@ rackwell_result:
       description:
         - What is to do still. C(run), C(build), C(options), C(initramfs), C(pin), C(packages), C(reboot), C(vfio).
       type: dict
+    checks:
+      description: C(item), C(verdict), C(evidence) and C(findings) of each thing that was held against the declaration.
+      type: list
+      elements: dict
     file_needed:
       description: Whether the C(.run) file has to be sent.
       type: bool
@@ -141,6 +145,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils import (
     nvidia_driver,
+    pve_driver_checks,
     pve_driver_parameters,
     pve_driver_use,
     pve_driver_vfio,
@@ -157,7 +162,6 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_driver_plan impor
     check_before,
     check_consent,
     check_packages,
-    findings,
     plan,
 )
 
@@ -319,14 +323,32 @@ def _bring_back(before: Wanted, facts: Facts, path: str, directory: str) -> tupl
 
 
 def _check(module: AnsibleModule, facts: Facts, want: Wanted) -> None:
-    found = findings(facts, want)
+    found = pve_driver_checks.findings(facts, want)
     todo = plan(facts, want)
+    rows = pve_driver_checks.checks(facts, want, found)
     if not found:
-        _done(module, facts, todo, pve_driver_use.Use((), ()), want, False)
+        _done(module, facts, todo, pve_driver_use.Use((), ()), want, False, rows=rows)
     first = dict(found[0].parts)
     if len(found) > 1:
         first["why"] += " (and %d more: %s)" % (len(found) - 1, "; ".join(each.parts["what"] for each in found[1:]))
-    fail(module, **first, problems=[each.parts for each in found], changed=False)
+    told = _result(facts, todo, pve_driver_use.Use((), ()), want)
+    told["checks"] = rows
+    fail(module, **first, problems=[each.parts for each in found], rackwell_result=told, changed=False)
+
+
+def _result(facts: Facts, todo: Todo, use: pve_driver_use.Use, want: Wanted, sha256: Any = None) -> dict[str, Any]:
+    names = {"%s.%s" % each[:2] for each in want.parameters}
+    told = facts.as_dict()
+    told["parameters"] = {name: value for name, value in facts.parameters.items() if name in names}
+    return {
+        "schema": SCHEMA,
+        "version": want.version,
+        "facts": told,
+        "todo": {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(todo).items()},
+        "file_needed": bool(todo.run and not want.packages and facts.kept.get(want.version) != sha256),
+        "reboot_required": bool(todo.reboot),
+        "disturbs": use.told() if todo.reboot else "",
+    }
 
 
 def _done(
@@ -337,19 +359,11 @@ def _done(
     want: Wanted,
     changed: bool,
     before: Any = None,
+    rows: Any = None,
 ) -> None:
-    names = {"%s.%s" % each[:2] for each in want.parameters}
-    told = facts.as_dict()
-    told["parameters"] = {name: value for name, value in facts.parameters.items() if name in names}
-    result = {
-        "schema": SCHEMA,
-        "version": want.version,
-        "facts": told,
-        "todo": {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(todo).items()},
-        "file_needed": bool(todo.run and not want.packages and facts.kept.get(want.version) != module.params["sha256"]),
-        "reboot_required": bool(todo.reboot),
-        "disturbs": use.told() if todo.reboot else "",
-    }
+    result = _result(facts, todo, use, want, module.params["sha256"])
+    if rows is not None:
+        result["checks"] = rows
     extra: dict[str, Any] = {}
     if changed:
         header = "driver and kernel of %s" % socket.gethostname()

@@ -54,11 +54,16 @@ EXAMPLES = r"""
 RETURN = r"""
 rackwell_result:
   description: What the GPUs have. Schema C(rackwell.pve_power/1).
-  returned: success
+  returned: success, and failure with O(state=checked)
   type: dict
   contains:
+    checks:
+      description: One row, with C(item), C(verdict), C(evidence) and C(findings).
+      type: list
+      elements: dict
     gpus:
-      description: C(index), C(bus_id), C(persistence), C(limit), C(least) and C(most) of each GPU.
+      description: >-
+        C(index), C(bus_id), C(persistence), C(limit), C(least) and C(most) of each GPU.
       type: list
       elements: dict
 rackwell_error:
@@ -166,7 +171,7 @@ def _told(module: AnsibleModule, found: list[Finding], gpus: list[pve_power.Gpu]
     if not found:
         _done(module, gpus, changed=False)
     problems = [finding.as_dict() for finding in found]
-    fail(module, **problems[0], problems=problems, changed=False)
+    fail(module, **problems[0], problems=problems, rackwell_result=_result(module, gpus, found), changed=False)
 
 
 def _shown(gpus: list[pve_power.Gpu], persistence: bool = False, limit: int = 0) -> str:
@@ -195,8 +200,22 @@ def _write(path: str, text: str, mode: int) -> None:
     os.replace(place + ".new", place)
 
 
+def _result(module: AnsibleModule, gpus: list[pve_power.Gpu], found: list[Finding]) -> dict[str, Any]:
+    result: dict[str, Any] = {"schema": SCHEMA, "gpus": [gpu.as_dict() for gpu in gpus]}
+    if module.params["state"] == "checked":
+        result["checks"] = [
+            {
+                "item": "power",
+                "verdict": "fail" if found else "pass",
+                "evidence": "; ".join([*(finding.what for finding in found), pve_power.shown(gpus)]),
+                "findings": [{"verdict": "fail", **finding.as_dict()} for finding in found],
+            }
+        ]
+    return result
+
+
 def _done(module: AnsibleModule, gpus: list[pve_power.Gpu], changed: bool, **extra: Any) -> None:
-    result = {"schema": SCHEMA, "gpus": [gpu.as_dict() for gpu in gpus]}
+    result = _result(module, gpus, [])
     done(module, changed=changed, result=result, **extra)
 
 
