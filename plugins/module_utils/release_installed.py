@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import collections
 import concurrent.futures
 import csv
 import hashlib
@@ -74,7 +75,12 @@ def damaged(env: str, python: str, wheels: Iterable[Tuple[str, str]], *, settle:
     batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         wrong = [one for batch in pool.map(lambda part: _look(part, settle), batches) for one in batch]
-    found += [Damage(f.project, os.path.relpath(f.path, env), why) for f, why in wrong if not _as_in_wheel(f)]
+    wrong = [(file, why) for file, why in wrong if not _as_in_wheel(file)]
+    # two wheels may bring one file, each its own (build_backend.py, by mistake): whichever came last stands there
+    brought, failed = collections.Counter(f.path for f in files), collections.Counter(f.path for f, _ in wrong)
+    found += [
+        Damage(f.project, os.path.relpath(f.path, env), why) for f, why in wrong if failed[f.path] == brought[f.path]
+    ]
     return sorted(found, key=lambda one: one.path)
 
 

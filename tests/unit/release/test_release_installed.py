@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,8 +132,6 @@ def test_compiled_python_is_no_damage(store: Store, one: Built, user: str, tmp_p
 
 def test_a_wheel_whose_own_list_is_wrong_is_no_damage(tmp_path: Path) -> None:
     wheel = tinywheels.make_wheel(tmp_path, "odd", "1.0", {"odd.py": "X = 1\n"})
-    import zipfile
-
     names = {}
     with zipfile.ZipFile(wheel) as archive:
         names = {name: archive.read(name) for name in archive.namelist()}
@@ -148,6 +147,22 @@ def test_a_wheel_whose_own_list_is_wrong_is_no_damage(tmp_path: Path) -> None:
     assert damaged(str(tmp_path / "env"), "3.11", [("odd", str(wheel))]) == []
     (site / "odd.py").write_text("X = 2\n")
     assert len(damaged(str(tmp_path / "env"), "3.11", [("odd", str(wheel))])) == 1
+
+
+def test_a_file_that_two_wheels_bring_may_be_either(tmp_path: Path) -> None:
+    """flashinfer-python and torch-c-dlpack-ext both bring a build_backend.py, each its own."""
+    names = ("one", "two")
+    wheels = [(n, str(tinywheels.make_wheel(tmp_path, n, "1.0", {"both.py": f"X = {n!r}\n"}))) for n in names]
+    env = tmp_path / "env"
+    site = env / "lib/python3.11/site-packages"
+    for _, path in wheels:
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(site)
+    for name in names:
+        (site / "both.py").write_text(f"X = {name!r}\n")
+        assert damaged(str(env), "3.11", wheels) == []
+    (site / "both.py").write_text("X = 3\n")
+    assert {one.project for one in damaged(str(env), "3.11", wheels)} == set(names)
 
 
 def test_a_wheel_that_cannot_be_read_is_told(tmp_path: Path) -> None:
