@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Callable
@@ -11,6 +12,8 @@ from typing import Any, Callable
 from ansible.errors import AnsibleFilterError
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+@-]+")
+# who lists processes or reads a unit file sees what stands on a command line
+_SECRET_FLAG = re.compile(r"(^|-)(api-key|password|secret|auth-token|hf-token)$")
 
 
 def _one_line(text: str, where: str) -> str:
@@ -36,7 +39,7 @@ def exec_quote(value: Any, where: str = "value", variables: bool = True) -> str:
 def server_flags(profile: Mapping[str, Any]) -> list[str]:
     """Command-line options of a serving profile, one option with its values an item, sorted, quoted for ExecStart.
 
-    ``true`` is a bare option, ``false`` none, a list several values.
+    ``true`` is a bare option, ``false`` none, a list several values. Those of :func:`server_secrets` are left out.
     """
     model, server = profile["model"], profile.get("server") or {}
     flags: dict[str, Any] = {
@@ -48,11 +51,23 @@ def server_flags(profile: Mapping[str, Any]) -> list[str]:
     }
     words = []
     for name, value in sorted(flags.items()):
-        if value is False or value is None:
+        if value is False or value is None or _SECRET_FLAG.search(name):
             continue
         values = [] if value is True else value if isinstance(value, list) else [value]
         words.append(" ".join([f"--{name}", *(exec_quote(one, f"flags.{name}") for one in values)]))
     return words
+
+
+def server_secrets(profile: Mapping[str, Any]) -> str:
+    """The options of a serving profile that are secrets, as the file that the server is given beside its command line.
+
+    Empty when there are none. An empty value stays in it: the module refuses to serve with it.
+    """
+    flags = profile.get("flags") or {}
+    found = {
+        name: str(value) for name, value in flags.items() if _SECRET_FLAG.search(name) and value not in (None, False)
+    }
+    return json.dumps(found, sort_keys=True) + "\n" if found else ""
 
 
 def environment_lines(environment: Mapping[str, Any]) -> list[str]:
@@ -71,4 +86,9 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Name to function."""
-        return {"server_flags": server_flags, "environment_lines": environment_lines, "exec_quote": exec_quote}
+        return {
+            "server_flags": server_flags,
+            "server_secrets": server_secrets,
+            "environment_lines": environment_lines,
+            "exec_quote": exec_quote,
+        }

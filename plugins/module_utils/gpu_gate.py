@@ -40,11 +40,10 @@ ExecStart={python} -I -m rackwell.probe gate --config {config} --out {out}
 TimeoutStartSec={limit}
 TimeoutStopSec=30
 LimitMEMLOCK=infinity
-NoNewPrivileges=yes
-ProtectSystem=full
-PrivateTmp=yes
-# Not PrivateDevices, DevicePolicy, MemoryDenyWriteExecute, ProtectKernelTunables or ProcSubset: they hide the GPUs,
-# break the driver's compiler, or cannot be set up in an unprivileged container.
+# What held when it was tried on this machine. Not PrivateDevices, DevicePolicy, ProtectClock, MemoryDenyWriteExecute,
+# ProtectKernelTunables, ProtectControlGroups, ProtectProc or ProcSubset: they hide the GPUs, break the driver's
+# compiler, or cannot be set up in an unprivileged container.
+{sandbox}
 
 [Install]
 WantedBy=multi-user.target
@@ -64,6 +63,7 @@ class Wanted(NamedTuple):
     size: int
     container: str
     baseline: str
+    sandbox: tuple[str, ...] = ()
 
 
 class Places(NamedTuple):
@@ -101,6 +101,7 @@ def unit_text(wanted: Wanted, places: Places) -> str:
         out=places.out,
         timeout=wanted.timeout,
         limit=wanted.timeout + ALLOWANCE,
+        sandbox="\n".join(wanted.sandbox),
     )
 
 

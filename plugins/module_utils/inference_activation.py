@@ -17,6 +17,7 @@ from typing import Any, Callable, NamedTuple
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_ports as ports
+from ansible_collections.rackwell.gpu.plugins.module_utils import unit_exits as exits
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_client import Client, judge, served_names
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_fatal import FatalRules
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System, UnitState
@@ -49,6 +50,11 @@ class Paths(NamedTuple):
     root: str
     state: str
     runtime_units: str = "/run/systemd/system"
+
+    @property
+    def secrets_file(self) -> str:
+        """The server's secret options, beside its environment."""
+        return os.path.splitext(self.environment_file)[0] + ".secrets"
 
     @property
     def journal(self) -> str:
@@ -85,6 +91,7 @@ class Snapshot(NamedTuple):
     active: bool
     enabled: bool
     check: Check | None = None
+    secrets: str | None = None
 
     def as_json(self) -> str:
         """For the disk."""
@@ -115,8 +122,8 @@ class GateError(Exception):
     """A start was not accepted.
 
     Attributes:
-        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy``, ``port-taken`` or
-            ``gate-held``.
+        code: ``engine-died``, ``never-ready``, ``wrong-model``, ``insane-answer``, ``unhealthy``, ``port-taken``,
+            ``gate-held``, or one of module_utils unit_exits.
         lines: the log lines that tell why.
         journal: this start's lines for its diagnosis, bounded.
     """
@@ -181,6 +188,8 @@ class Gate:
         self._read_log(invocation)
         if state.held:
             return GateError(HELD, "the boot gate holds the server", log.held_by(self._lines))
+        if state.ended and (setup := exits.told(self.system, self.unit, state)):
+            return GateError(setup.code, setup.what, setup.why, log.telling(self._lines))
         why = log.last_error(self._lines)
         ended = f"it ended with {state.exit_text}" if state.ended and state.exit_text else "it gave up"
         return GateError(
@@ -306,7 +315,25 @@ class Activation:
             active=not state.ended,
             enabled=state.enabled,
             check=self._verified_check(),
+            secrets=files.read_text(self.paths.secrets_file),
         )
+
+    def open_files(self) -> list[tuple[str, int, int]]:
+        """Files of the unit whose mode or owner was changed: path, mode there, mode that it must have."""
+        wanted = ((self.paths.unit_file, 0o644), (self.paths.environment_file, 0o600), (self.paths.secrets_file, 0o600))
+        found = []
+        for path, mode in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                there = os.stat(path)
+                if there.st_mode & 0o7777 != mode or (there.st_uid, there.st_gid) != (os.geteuid(), os.getegid()):
+                    found.append((path, there.st_mode & 0o7777, mode))
+        return found
+
+    def close_files(self) -> None:
+        """Give those files back their mode and owner, which needs no restart. Raises OSError."""
+        for path, _, mode in self.open_files():
+            os.chown(path, os.geteuid(), os.getegid())
+            os.chmod(path, mode)
 
     def _verified_check(self) -> Check | None:
         text = files.read_text(self.paths.verified)
@@ -353,6 +380,8 @@ class Activation:
             self.system.systemctl("start", self.unit)
         except CommandError as error:
             state = self.system.show(self.unit)
+            if setup := exits.told(self.system, self.unit, state):
+                raise GateError(setup.code, setup.what, setup.why) from error
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
             raise GateError(
                 "engine-died",
@@ -409,6 +438,8 @@ class Activation:
         try:
             self.system.systemctl("start", self.unit)
         except CommandError as error:
+            if setup := exits.told(self.system, self.unit, self.system.show(self.unit)):
+                raise GateError(setup.code, setup.what, setup.why) from error
             raise GateError("engine-died", "the engine could not be started", str(error)) from error
         invocation = self.system.show(self.unit).invocation
         answer = self.gate.verify(check, invocation, check.ready_timeout)
@@ -421,6 +452,7 @@ class Activation:
             (self.paths.unit_file, wanted.unit, 0o644),
             # may hold tokens; systemd reads it as root
             (self.paths.environment_file, wanted.environment, 0o600),
+            (self.paths.secrets_file, wanted.secrets, 0o600),
         ):
             if text is None:
                 files.remove(path)
@@ -448,6 +480,7 @@ class Activation:
         for path, text, mode in (
             (self.paths.unit_file, wanted.unit or "", 0o644),
             (self.paths.environment_file, wanted.environment or "", 0o600),
+            (self.paths.secrets_file, wanted.secrets or "", 0o600),
         ):
             files.remove(files.stage(path, text, mode))
         marker = {"unit": self.unit, "from": back.release, "to": wanted.release, "pid": os.getpid()}

@@ -130,6 +130,14 @@ def exclusive(path: str) -> Iterator[bool]:
         os.close(handle)
 
 
+def secret_values(text: str) -> set[str]:
+    """The values in a file of secret options, a JSON object; those that are no name's alone to hide."""
+    try:
+        return {str(value) for value in json.loads(text or "{}").values() if value}
+    except (ValueError, AttributeError):
+        return {text}
+
+
 def without_secrets(text: str) -> str:
     """A unit or environment file as it may be shown in a diff."""
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from typing import NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_access as access
@@ -46,6 +48,20 @@ def lacking(root: str, release: str, user: str, model_path: str) -> list[Lack]:
         bad = access.unreadable_as(user, [model_path])
         fix = "give others read access where the files really lie: chmod -R o+rX DIRECTORY on the Proxmox host"
         found += [Lack("model-missing", f"user {user} cannot read the model", model_path, why, fix) for _, why in bad]
+    return found
+
+
+def bad_secrets(text: str) -> list[Lack]:
+    """Secret options with which the server must not start: an empty key would let everybody in."""
+    found = []
+    for name, value in (json.loads(text) if text else {}).items():
+        fix = f"give flags.{name} of the profile a value from the vault, or take it out"
+        if not value:
+            why = "the variable that it comes from is empty"
+            found.append(Lack("credential-empty", f"the server's {name} is empty", "flags." + name, why, fix))
+        elif re.search(r"[\x00-\x20\x7f]", value):
+            why = "a client cannot send a blank, a line break or a control character in it"
+            found.append(Lack("credential-invalid", f"the server's {name} cannot be one", "flags." + name, why, fix))
     return found
 
 

@@ -153,6 +153,15 @@ class System:
         # one that systemd does not tell of at all cannot be said to have ended
         return states if len(states) == len(units) else [self.show(unit) for unit in units]
 
+    def journal_of(self, unit: str) -> list[str]:
+        """What systemd itself wrote of a unit last, oldest first: why it could not run its program is only there."""
+        command = ["journalctl", "--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE", "--lines=40"]
+        return parse_journal(self._run(*command, "--unit=" + unit).stdout)[0]
+
+    def drop_ins(self, unit: str) -> list[str]:
+        """Files that change the unit beside its own."""
+        return self._run("systemctl", "show", unit, "--property=DropInPaths", "--value").stdout.split()
+
     def journal(self, invocation: str, cursor: str = "") -> tuple[list[str], str]:
         """Lines of one start of a unit, after a cursor; without one the last ones only.
 

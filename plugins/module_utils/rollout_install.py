@@ -11,7 +11,7 @@ import sys
 from typing import NamedTuple
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
-from ansible_collections.rackwell.gpu.plugins.module_utils import rollout_agent
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_launcher, rollout_agent
 
 PACKAGE = "ansible_collections.rackwell.gpu.plugins.module_utils"
 LIBRARY = "/usr/local/lib/rackwell"
@@ -20,7 +20,9 @@ BOOT_UNIT = "rackwell-rollout-boot.service"
 #: the server's unit wants it; it ends with the start that it watches
 WATCH_UNIT = "rackwell-inference-watch.service"
 #: loaded by the module, not by the agent
-_NOT_NEEDED = ("outcome", "rollout_install")
+_NOT_NEEDED = ("outcome", "rollout_install", "inference_launcher")
+#: starts a server that has secrets; the unit names it
+SERVE = "serve.py"
 
 _LAUNCHER = """\
 #!%(python)s -ISB
@@ -100,6 +102,8 @@ def install(
         "unit": place.unit,
     }
     wanted = {os.path.join(folder, name): (text, 0o644) for name, text in code.items()}
+    serve = inference_launcher.__loader__.get_source(inference_launcher.__name__)
+    wanted[os.path.join(library, SERVE)] = (serve, 0o644)
     # the launcher last: it names the tree
     wanted[os.path.join(units, BOOT_UNIT)] = (_UNIT % values, 0o644)
     wanted[os.path.join(units, WATCH_UNIT)] = (_WATCH % values, 0o644)

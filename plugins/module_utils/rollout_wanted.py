@@ -39,6 +39,7 @@ class Wanted(NamedTuple):
     user: str
     model_path: str
     condition: list[str]
+    secrets: str = ""
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Wanted:
@@ -50,13 +51,16 @@ class Wanted(NamedTuple):
 
     def snapshot(self) -> Snapshot:
         """As it will be."""
-        return Snapshot(self.unit, self.environment, self.release, active=True, enabled=True)
+        return Snapshot(
+            self.unit, self.environment, self.release, active=True, enabled=True, secrets=self.secrets or None
+        )
 
     def differs(self, present: Snapshot) -> list[str]:
         """What a switch would change, in words; empty: nothing, it is as wanted already."""
         pairs = (
             ("unit file", present.unit, self.unit),
             ("environment file", present.environment, self.environment),
+            ("secrets file", present.secrets, self.secrets or None),
             ("release", present.release, self.release),
             ("not running", present.active, True),
         )
@@ -65,6 +69,7 @@ class Wanted(NamedTuple):
     def lacking(self, root: str, unit: str) -> list[Lack]:
         """What is missing on this host, or in the way. Touches nothing."""
         found: list[Lack] = preflight.lacking(root, self.release, self.user, self.model_path)
+        found += preflight.bad_secrets(self.secrets)
         found += preflight.in_the_way(unit, self.check.host, self.check.port)
         return found
 

@@ -118,8 +118,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils import gpu_gate as gates
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_access as access
+from ansible_collections.rackwell.gpu.plugins.module_utils import sandbox_probe as sandboxes
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_system import CommandError, System
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
+from ansible_collections.rackwell.gpu.plugins.module_utils.sandbox_options import Needs, groups, lines
 
 SCHEMA = "rackwell.gate/1"
 
@@ -131,14 +134,25 @@ class Run:
         self.module = module
         p = module.params
         self._check_values()
-        wanted = gates.Wanted(*(p[name] for name in gates.Wanted._fields))
         self.state: str = p["state"]
+        sandbox = tuple(self._sandbox()) if p["gate"] else ()
+        wanted = gates.Wanted(*(p[name] for name in gates.Wanted._fields if name != "sandbox"), sandbox=sandbox)
         try:
             self.gate = gates.Gate(wanted, p["gate"], gates.Places(), System())
         except ValueError as error:
             fail(module, "invalid-option", str(error), "root", "", "give a plain absolute path")
         self.changed = False
         self.diff: list[dict[str, str]] = []
+
+    def _sandbox(self) -> list[str]:
+        """What holds of systemd's sandbox on this machine, as lines of a unit."""
+        needs = Needs(self.module.params["user"])
+        if not access.has_user(needs.user):
+            # check mode, before the step that makes the user: nothing can be tried as nobody
+            found: list[str] = lines([option for group in groups(needs) for option in group.options])
+        else:
+            found = sandboxes.found(needs, keep=not self.module.check_mode and self.state != "checked").lines
+        return found
 
     def _check_values(self) -> None:
         for option in ("gpus", "timeout", "size"):

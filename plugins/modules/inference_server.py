@@ -29,6 +29,12 @@ options:
     description: Text of the environment file that the unit reads beside the release's own.
     type: str
     default: ""
+  secrets:
+    description:
+      - Options of the server that are secrets, a JSON object, for the file beside O(environment_file) whose name ends
+        in C(.secrets) (root's alone). The unit hands it to the server as a credential. Empty for none.
+    type: str
+    default: ""
   environment_file:
     description: Where the environment file lies.
     type: path
@@ -201,6 +207,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_files as files
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log as log
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_preflight as preflight
+from ansible_collections.rackwell.gpu.plugins.module_utils import unit_exits as exits
 from ansible_collections.rackwell.gpu.plugins.module_utils.inference_activation import (
     HELD,
     SLOT,
@@ -234,6 +241,7 @@ _FIXES = {
     "insane-answer": "the build or its flags compute wrongly: compare with a build without its patches",
     "port-taken": preflight.FREE_THE_PORT,
     "gate-held": preflight.MEND_THE_GATE,
+    **exits.FIXES,
 }
 
 
@@ -296,6 +304,8 @@ class Server:
         if state.held:
             self._held()
         if state.ended:
+            if setup := exits.told(self.system, self.unit, state):
+                fail(self.module, setup.code, setup.what, self.unit, setup.why, setup.fix)
             why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
             self._fail(
@@ -313,7 +323,9 @@ class Server:
             self._gate_failed(error)
             raise
         if self.module.params["unit"] is not None:
-            drift = self._differences()
+            drift = self._differences() + [
+                f"mode {there:04o} of {path}" for path, there, _ in self.activation.open_files()
+            ]
             if drift:
                 why = "it serves, and differs in: " + ", ".join(drift)
                 fix = "bring it to what is declared with rackwell provision, or declare what runs"
@@ -431,6 +443,8 @@ class Server:
             found.append("unit file")
         if self.present.environment != p["environment"]:
             found.append("environment file")
+        if (self.present.secrets or "") != p["secrets"]:
+            found.append("secrets file")
         if self.release and self.present.release != self.release:
             found.append("release")
         if not self.present.active:
@@ -450,7 +464,7 @@ class Server:
                 f"{self.release or self.present.release}\n",
             ),
         )
-        return [
+        shown = [
             {
                 "before_header": path,
                 "after_header": path,
@@ -460,6 +474,20 @@ class Server:
             for path, before, after in pairs
             if before != after
         ]
+        if (self.present.secrets or "") != p["secrets"]:
+            texts = ["" if not text else "(there, and not shown)\n" for text in (self.present.secrets, p["secrets"])]
+            path = self.paths.secrets_file
+            shown.append({"before_header": path, "after_header": path, "before": texts[0], "after": texts[1]})
+        shown += [
+            {
+                "before_header": path,
+                "after_header": path,
+                "before": f"mode {there:04o}\n",
+                "after": f"mode {mode:04o}\n",
+            }
+            for path, there, mode in self.activation.open_files()
+        ]
+        return shown
 
     def _preflight(self) -> list[str]:
         """Fail on what can be known before anything is touched.
@@ -467,6 +495,8 @@ class Server:
         Returns:
             In check mode, what is missing and would have been made by the steps before this one.
         """
+        for lack in preflight.bad_secrets(self.module.params["secrets"]):
+            fail(self.module, *lack)
         missing = preflight.lacking(self.root, self.release, self.user, self.module.params["model_path"] or "")
         for lack in preflight.in_the_way(self.unit, self.check.host, self.check.port):
             fail(self.module, *lack)
@@ -527,19 +557,31 @@ class Server:
         except GateError as error:
             self.module.warn(f"{self.unit}: {error}")
             return [f"{error.what}: {error.why}"]
-        if state.enabled:
+        open_files = self.activation.open_files()
+        if state.enabled and not open_files:
             done(self.module, False, self._result(healthy))
+        diff = self._diff()
         if not self.module.check_mode:
-            self.system.systemctl("enable", self.unit)
-        done(self.module, True, self._result(healthy, enabled=True))
+            if not state.enabled:
+                self.system.systemctl("enable", self.unit)
+            self._close_files()
+        more = {"enabled": not state.enabled, "closed": [path for path, _, _ in open_files]}
+        done(self.module, True, self._result(healthy, **more), diff=diff)
         return []
+
+    def _close_files(self) -> None:
+        try:
+            self.activation.close_files()
+        except OSError as error:
+            where, why = str(error.filename), error.strerror or str(error)
+            fail(self.module, "cannot-write", "a file's mode cannot be set", where, why, "mend that, then run again")
 
     def _activate(self, reasons: list[str], diff: list[dict[str, str]]) -> None:
         p = self.module.params
         # a connection that is lost, or a terminal that is closed, must not leave the host between two states
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        wanted = Snapshot(p["unit"], p["environment"], self.release, True, True)
+        wanted = Snapshot(p["unit"], p["environment"], self.release, True, True, secrets=p["secrets"] or None)
         try:
             back = self.activation.begin(wanted, self.present)
         except OSError as error:
@@ -581,6 +623,7 @@ def argument_spec() -> dict[str, Any]:
         # ansible writes options into the system's log: these two may hold tokens and keys
         "unit": {"type": "str", "no_log": True},
         "environment": {"type": "str", "default": "", "no_log": True},
+        "secrets": {"type": "str", "default": "", "no_log": True},
         "environment_file": {"type": "path", "default": "/etc/rackwell/inference.env"},
         "release": {"type": "str"},
         "root": {"type": "path", "default": "/opt/rackwell"},
@@ -614,6 +657,7 @@ def show_all_but_secrets(module: AnsibleModule) -> None:
         text = module.params[name] or ""
         module.no_log_values.discard(text)
         module.no_log_values.update(files.secrets_in(text))
+    module.no_log_values.update(files.secret_values(module.params["secrets"]))
 
 
 def main() -> None:

@@ -121,6 +121,7 @@ def hide_secrets_only(module: AnsibleModule) -> None:
     wanted = module.params["wanted"]
     texts = (str(wanted.get(name) or "") for name in ("unit", "environment"))
     secrets = {secret for text in texts for secret in files.secrets_in(text)}
+    secrets |= files.secret_values(str(wanted.get("secrets") or ""))
     key = str((wanted.get("check") or {}).get("api_key") or "")
     module.no_log_values = secrets | ({key} if key else set())
 

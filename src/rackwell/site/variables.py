@@ -242,6 +242,8 @@ class NvidiaUserspace(RoleVariables):
     nvidia_userspace_version: DriverVersion
     nvidia_userspace_run_file: Text
     nvidia_userspace_sha256: Sha256
+    nvidia_userspace_pin: bool = True
+    nvidia_userspace_remove_others: bool = False
 
 
 LinkClass = Literal["nvlink", "same-switch", "same-root-complex", "cross-socket", "unknown"]

@@ -68,7 +68,7 @@ def snapshot(release: str, **more: Any) -> Snapshot:
 def looked(first: Snapshot, now: Snapshot) -> Any:
     """A run that saw ``first`` before it had the lock, and sees ``now`` under it."""
     server: Any = inference_server.Server.__new__(inference_server.Server)
-    server.module = SimpleNamespace(params={"unit": "u", "environment": "e"})
+    server.module = SimpleNamespace(params={"unit": "u", "environment": "e", "secrets": ""})
     server.release = NEW
     server.present = first
     server.activation = SimpleNamespace(present=lambda: now, interrupted=lambda: False)
@@ -138,9 +138,11 @@ def test_check_mode_enables_nothing(check_mode: bool) -> None:
     )
     server._ask = lambda *_: Healthy("1", 2.0, "Paris")
     server._result = lambda *_, **__: {}
+    server._diff = list
+    server.activation = SimpleNamespace(open_files=list, close_files=lambda: called.append(("chmod",)))
     with pytest.raises(EndedError, match="True"):
         server._keep_if_healthy()
-    assert called == ([] if check_mode else [("enable", server.unit)])
+    assert called == ([] if check_mode else [("enable", server.unit), ("chmod",)])
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
@@ -188,7 +190,14 @@ def asked(*, active: bool, condition: list[str], **params: Any) -> tuple[Any, di
     server.user = "root"
     server.module = SimpleNamespace(
         check_mode=params.pop("check_mode", False),
-        params={"condition": condition, "model_path": "", "allow_stop": False, "return_after": 0, **params},
+        params={
+            "condition": condition,
+            "model_path": "",
+            "secrets": "",
+            "allow_stop": False,
+            "return_after": 0,
+            **params,
+        },
         exit_json=end,
         fail_json=end,
     )

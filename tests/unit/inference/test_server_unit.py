@@ -12,6 +12,7 @@ import jinja2
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.rackwell.gpu.plugins.filter.server_unit import FilterModule, exec_quote, server_flags
+from ansible_collections.rackwell.gpu.plugins.module_utils.sandbox_options import Needs, groups, lines
 
 ROLE = Path(__file__).parents[3] / "roles" / "inference_server"
 PROFILE: dict[str, Any] = {
@@ -45,6 +46,10 @@ def render(name: str, profile: dict[str, Any], condition: list[str] | None = Non
         inference_server_user="rackwell",
         inference_server_release_root="/opt/rackwell",
         __inference_server_condition=condition or [],
+        __inference_server_sandbox_lines=lines(
+            [option for group in groups(Needs("rackwell")) for option in group.options]
+        ),
+        __inference_server_credentials=True,
     )
 
 
