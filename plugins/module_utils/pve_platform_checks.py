@@ -239,8 +239,11 @@ def _acs(found: Platform, want: Wanted) -> Iterator[Told]:
     on, unit = found.redirecting, found.unit
     grave = FAIL if want.acs == CLEAR else DEGRADED
     if on:
-        shown = ["%s ACSCtl %#06x (%s)" % (bdf, ctl, pve_platform_pci.flags(ctl)) for bdf, ctl in sorted(on.items())]
-        why = _some(shown) + "; " + _cause(found, want)
+        by_value: dict[int, list[str]] = {}
+        for bdf, ctl in sorted(on.items()):
+            by_value.setdefault(ctl, []).append(bdf)
+        shown = ["ACSCtl %#06x at %s (%s)" % (v, _some(at), pve_platform_pci.flags(v)) for v, at in by_value.items()]
+        why = "; ".join([*shown, _cause(found, want)])
         fix = "rackwell host HOST"
         if want.acs != CLEAR:
             fix = "declare pve_host_acs: clear in group_vars/pve.yml, then: rackwell host HOST"

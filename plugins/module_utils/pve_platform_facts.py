@@ -19,7 +19,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_platform_boot imp
 from ansible_collections.rackwell.gpu.plugins.module_utils.pve_platform_cpus import Processors
 
 UNIT = "rackwell-gpu-acs.service"
-UNIT_FILE, HELPER = "/etc/systemd/system/" + UNIT, "/usr/local/lib/rackwell/gpu-acs"
+# not in the other helper's directory, which a task of its own makes: check mode would tell of it twice
+UNIT_FILE, HELPER = "/etc/systemd/system/" + UNIT, "/usr/local/lib/rackwell-gpu-acs"
 #: seconds for what a dead device may keep from answering
 READ_S = 20.0
 _PROPERTIES = ("LoadState", "UnitFileState", "ActiveState", "Result", "ActiveEnterTimestamp")

@@ -11,7 +11,7 @@ from typing import Any
 from rackwell.ansible.results import Failure, PlayResult
 from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
-from rackwell.provision import declared, drifting, explaining, gpus, plays
+from rackwell.provision import declared, drifting, explaining, gpus, hosting, plays
 from rackwell.provision.gpus import Kept, Seen
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
@@ -147,6 +147,8 @@ def judge(
         differs = drifting.differences(site, played, container, host) if site is not None else []
         items = [
             item("host", "rackwell.pve_host", host, {"pve_host"}, _host),
+            *_rows(played, "platform", "rackwell.pve_platform", host),
+            *_rows(played, "clock", "rackwell.host_clock", container),
             item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
             *_drift_rows(differs),
             *items[:-1],
@@ -250,6 +252,19 @@ def _container(report: Mapping[str, Any]) -> tuple[bool, str]:
     if report.get("pending"):
         return False, f"waits for a restart for {', '.join(report['pending'])}"
     return True, f"vmid {report.get('vmid')} as declared, systemd {report.get('systemd')}"
+
+
+def _rows(played: PlayResult, name: str, schema: str, where: str) -> list[Item]:
+    """One row for all of a report's: the gravest verdict, with what is wrong. None where nobody looked."""
+    payload = _payload(played, schema, where)
+    found = hosting.rows(payload) if payload is not None else []
+    if not found:
+        return []
+    wrong = [row for row in found if row.verdict in {FAIL, DEGRADED}]
+    gravest = max(found, key=lambda row: GRAVITY.get(row.verdict, 0)).verdict
+    # each of them, of a host whose rows are told in full by `rackwell verify HOST`
+    text = "; ".join(f"{row.item}: {row.evidence}" for row in wrong) or ", ".join(row.item for row in found)
+    return [Item(name, gravest, found[0].evidence if len(found) == 1 else text)]
 
 
 def _drift_rows(found: list[drifting.Item]) -> list[Item]:
