@@ -29,7 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             if given.get("sha256"):
                 check_sha256_form(str(given["sha256"]))
-            if remote or not given.get("run_file") or not given.get("sha256"):
+            if remote or not given.get("run_file") or given.get("state", "present") != "present":
                 result.update(self._call(given, variables))
             else:
                 result.update(self._converge(given, variables))
@@ -41,10 +41,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result
 
     def _converge(self, given: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        # it is not given the file, so it only looks
-        looked = self._call({**given, "run_file": None, "sha256": None}, variables)
-        if looked.get("failed") or self._task.check_mode or not looked["rackwell_result"]["needed"]:
-            return looked
+        # without the file: what it would do is told, and what does not need it is done
+        bare = {**given, "run_file": None, "sha256": None}
+        if self._task.check_mode:
+            return self._call(bare, variables)
+        looked = self._call({**bare, "state": "looked"}, variables)
+        if looked.get("failed") or not looked["rackwell_result"]["needed"]:
+            pending = not looked.get("failed") and looked["rackwell_result"].get("pending")
+            return self._call(bare, variables) if pending else looked
         local = self._loader.path_dwim(os.path.expanduser(str(given["run_file"])))
         check_sha256(local, str(given["sha256"]))
         check_room(os.path.getsize(local), looked["rackwell_free"])

@@ -15,7 +15,8 @@ description:
     from outside, nothing is done.
   - Otherwise checks NVIDIA's C(.run) file by sha256, asks it for its version, looks for space, and runs it for the
     user space only. Then looks again.
-  - Reports files of other versions, and which packages own them.
+  - Reports files of other versions, and which packages own them; removes both only with O(remove_others=true).
+  - Has apt's preferences keep packages of every other version away, so that an upgrade does not replace the user space.
   - The file is sent only when it is needed, and removed from the container afterwards.
 options:
   version:
@@ -34,6 +35,24 @@ options:
     description: Whether O(run_file) is already in the container.
     type: bool
     default: false
+  pin:
+    description: Whether apt's preferences keep other versions of the driver's packages away.
+    type: bool
+    default: true
+  remove_others:
+    description:
+      - Whether packages that bring another version of the driver are purged, and files of another version that no
+        package has are removed. Mounted ones are left alone.
+    type: bool
+    default: false
+  state:
+    description:
+      - V(present) brings the user space; V(looked) only tells what would be needed.
+      - V(checked) fails with everything by which programs in the container would not get exactly this driver, now or
+        after the next upgrade.
+    type: str
+    choices: [present, looked, checked]
+    default: present
 attributes:
   check_mode:
     description: Looks, and tells whether it would install. The file is neither sent nor run.
@@ -71,6 +90,12 @@ rackwell_result:
     needed:
       description: Whether an installation is needed still.
       type: bool
+    pending:
+      description: Whether preferences are to be written, or files to be removed.
+      type: bool
+    pinned:
+      description: Whether apt's preferences are as wanted.
+      type: bool
     mounted:
       description: Files and links of the driver that are mounted into the container from outside.
       type: list
@@ -86,6 +111,11 @@ rackwell_error:
   description: What is wrong, as code, what, where, why and fix.
   returned: failure
   type: dict
+problems:
+  description: Every problem, in the same shape.
+  returned: failure with O(state=checked)
+  type: list
+  elements: dict
 log:
   description: The end of the installer's log.
   returned: when the installer failed
@@ -98,8 +128,12 @@ import shutil
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.rackwell.gpu.plugins.module_utils import nvidia_driver, nvidia_run_file
-from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import DriverError, Userspace
+from ansible_collections.rackwell.gpu.plugins.module_utils import (
+    nvidia_driver,
+    nvidia_packages,
+    nvidia_run_file,
+)
+from ansible_collections.rackwell.gpu.plugins.module_utils.nvidia_driver import SMI, DriverError, Leftover, Userspace
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 
 SCHEMA = "rackwell.nvidia_userspace/1"
@@ -114,6 +148,9 @@ def main() -> None:
             "run_file": {"type": "path"},
             "sha256": {"type": "str"},
             "remote_src": {"type": "bool", "default": False},
+            "pin": {"type": "bool", "default": True},
+            "remove_others": {"type": "bool", "default": False},
+            "state": {"type": "str", "choices": ["present", "looked", "checked"], "default": "present"},
         },
         required_together=[("run_file", "sha256")],
         supports_check_mode=True,
@@ -129,23 +166,89 @@ def _converge(module: AnsibleModule) -> None:
     _check_arguments(version, module.params["sha256"])
     kernel_module = _check_kernel_module(version)
     found = nvidia_driver.look(version)
-    if found.complete(version):
-        _done(module, version, kernel_module, found, changed=False)
-    _check_mounted(found, version)
+    others = nvidia_driver.leftovers(found, version)
+    if module.params["state"] == "checked":
+        _check(module, version, kernel_module, found, others)
+    needed = not found.complete(version)
+    pin = module.params["pin"] and not nvidia_packages.pinned(version)
+    remove = [item for item in others if module.params["remove_others"] and item.path not in found.mounted]
+    if module.params["state"] == "looked" or not (needed or pin or remove):
+        _done(module, version, kernel_module, found, changed=False, pending=bool(pin or remove))
+    if needed:
+        _check_mounted(found, version)
+        _check_packages(others, module.params["remove_others"], version)
     diff = {
         "before_header": HEADER,
-        "before": found.describe(),
+        "before": found.describe() + _more(others, not pin),
         "after_header": HEADER,
-        "after": _wanted(version),
+        "after": _wanted(version) + _more([item for item in others if item not in remove], module.params["pin"]),
     }
     if module.check_mode:
         _done(module, version, kernel_module, found, changed=True, diff=diff)
-    if not module.params["run_file"]:
+    if needed and not module.params["run_file"]:
         _done(module, version, kernel_module, found, changed=False)
-    _install(module.params["run_file"], module.params["sha256"], version)
+    # before the installer: what the packages' removal takes away it puts there anew
+    nvidia_packages.remove(remove)
+    if pin:
+        nvidia_packages.pin(version)
+    if needed or not nvidia_driver.look(version).complete(version):
+        if not module.params["run_file"]:
+            # only seen when the removal took a link with it that had led to the right file
+            nvidia_packages.links()
+        else:
+            _install(module.params["run_file"], module.params["sha256"], version)
     after = nvidia_driver.look(version)
     _check_installed(after, version)
     _done(module, version, kernel_module, after, changed=True, diff=diff)
+
+
+def _check(module: AnsibleModule, version: str, kernel_module: str, found: Userspace, others: list[Leftover]) -> None:
+    """Tell everything that is wrong. Ends the module."""
+    problems = []
+    fix = "rackwell provision brings it; with nvidia_userspace_remove_others: true what is of another version goes"
+    packages = ", ".join(sorted({item.package for item in others if item.package}))
+    if not found.complete(version):
+        why = "found: %s; the host's kernel module is %s" % (_found(found), kernel_module)
+        if packages:
+            why += "; packages of another version are installed: %s (an upgrade of apt brings them)" % packages
+        problems.append(DriverError("driver-userspace", "programs do not get the driver %s" % version, SMI, why, fix))
+    elif others:
+        names = ", ".join("%s (%s)" % (item.path, item.package or "of no package") for item in others[:6])
+        what = "files of another driver version are left"
+        problems.append(
+            DriverError("driver-leftovers", what, others[0].path, "the loader may take them one day: " + names, fix)
+        )
+    if module.params["pin"] and not nvidia_packages.pinned(version):
+        why = "the next upgrade may replace the user space by another version than the host's"
+        what = "apt is not kept from other versions of the driver"
+        problems.append(
+            DriverError("driver-unpinned", what, nvidia_packages.PREFERENCES, why, "rackwell provision writes it")
+        )
+    if not problems:
+        _done(module, version, kernel_module, found, changed=False)
+    first = problems[0]
+    fail(module, **first.parts, problems=[each.parts for each in problems], changed=False)
+
+
+def _check_packages(others: list[Leftover], may_remove: bool, version: str) -> None:
+    """Packages of another version lie where the installer puts its files: ldconfig would choose the newer of both."""
+    packages = sorted({item.package for item in others if item.package})
+    if not packages or may_remove:
+        return
+    raise DriverError(
+        "driver-packages",
+        "packages bring another version of the driver into this container",
+        packages[0],
+        "%s; an upgrade of apt replaced the user space, or somebody installed them. Needed is %s; nothing was touched"
+        % (", ".join("%s has %s" % (item.package, item.path) for item in others if item.package), version),
+        "nvidia_userspace_remove_others: true has them purged; or: apt-get purge " + " ".join(packages),
+        held=True,
+    )
+
+
+def _more(others: list[Leftover], pinned: bool) -> str:
+    lines = ["%s: %s (%s)" % (item.path, item.version, item.package or "of no package") for item in others]
+    return "\n".join([*lines, "apt's preferences: %s" % ("written" if pinned else "not written")]) + "\n"
 
 
 def _check_arguments(version: str, sha256: str | None) -> None:
@@ -236,7 +339,13 @@ def _wanted(version: str) -> str:
 
 
 def _done(
-    module: AnsibleModule, version: str, kernel_module: str, found: Userspace, changed: bool, **extra: Any
+    module: AnsibleModule,
+    version: str,
+    kernel_module: str,
+    found: Userspace,
+    changed: bool,
+    pending: bool = False,
+    **extra: Any,
 ) -> None:
     others = nvidia_driver.leftovers(found, version)
     if found.complete(version):
@@ -255,6 +364,8 @@ def _done(
             "kernel_module": kernel_module,
             "installed": found.version,
             "needed": not found.complete(version),
+            "pending": pending,
+            "pinned": nvidia_packages.pinned(version),
             "mounted": list(found.mounted),
             "leftovers": [item.as_dict() for item in others],
             "kmod": shutil.which("modprobe", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ def run(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setattr(nvidia_userspace.nvidia_driver, "look", look)
     monkeypatch.setattr(nvidia_userspace.nvidia_driver, "kernel_module_version", version)
     monkeypatch.setattr(nvidia_userspace.nvidia_run_file, "install", install)
+    # this machine's apt is nobody's business here
+    packages = nvidia_userspace.nvidia_packages
+    monkeypatch.setattr(packages, "PREFERENCES", str(machine.root / "etc/apt/preferences.d/rackwell-nvidia"))
+    monkeypatch.setattr(packages, "_run", lambda words, _seconds: subprocess.CompletedProcess(words, 0, ""))
     warned: list[str] = []
     monkeypatch.setattr(nvidia_userspace.AnsibleModule, "warn", lambda module, text: warned.append(text))
 
@@ -59,14 +64,20 @@ def file_of(driver: Driver) -> dict[str, Any]:
 def test_installs_once(run: Run, driver: Driver) -> None:
     first = run(version=VERSION, **file_of(driver))
     assert first["changed"], first
-    assert first["diff"]["before"] == "libcuda.so.1: absent\nlibnvidia-ml.so.1: absent\nnvidia-smi: absent\n"
-    assert first["diff"]["after"] == (f"libcuda.so.1: {VERSION}\nlibnvidia-ml.so.1: {VERSION}\nnvidia-smi: present\n")
+    assert first["diff"]["before"] == "libcuda.so.1: absent\nlibnvidia-ml.so.1: absent\nnvidia-smi: absent\n" + (
+        "apt's preferences: not written\n"
+    )
+    assert first["diff"]["after"] == (
+        f"libcuda.so.1: {VERSION}\nlibnvidia-ml.so.1: {VERSION}\nnvidia-smi: present\napt's preferences: written\n"
+    )
     assert first["rackwell_result"] == {
         "schema": "rackwell.nvidia_userspace/1",
         "version": VERSION,
         "kernel_module": VERSION,
         "installed": VERSION,
         "needed": False,
+        "pending": False,
+        "pinned": True,
         "mounted": [],
         "leftovers": [],
         "kmod": True,
@@ -174,6 +185,30 @@ def test_leftovers_are_warned_of(run: Run, driver: Driver, machine: Machine) -> 
     told = run(version=VERSION, **file_of(driver))
     assert told["rackwell_result"]["leftovers"][0]["version"] == "535.183.01"
     assert "535.183.01" in told["warned"][0]
+
+
+def test_what_is_there_without_the_pin_is_pinned_and_nothing_else(run: Run, driver: Driver, machine: Machine) -> None:
+    run(version=VERSION, **file_of(driver))
+    preferences = machine.root / "etc/apt/preferences.d/rackwell-nvidia"
+    preferences.unlink()
+    assert run(version=VERSION, state="checked")["rackwell_error"]["code"] == "driver-unpinned"
+    assert run(version=VERSION, check=True)["changed"]
+    assert not preferences.exists()
+    assert run(version=VERSION)["changed"]
+    assert f"Pin: version {VERSION}*" in preferences.read_text()
+    assert not run(version=VERSION)["changed"]
+    assert not run(version=VERSION, state="checked").get("failed")
+
+
+def test_files_of_another_version_go_with_consent_only(run: Run, driver: Driver, machine: Machine) -> None:
+    run(version=VERSION, **file_of(driver))
+    left = machine.root / LIBRARIES / "libcuda.so.535.183.01"
+    left.write_text("")
+    assert run(version=VERSION, state="checked")["rackwell_error"]["code"] == "driver-leftovers"
+    assert not run(version=VERSION)["changed"]
+    assert left.exists()
+    assert run(version=VERSION, remove_others=True, check=True)["changed"]
+    assert left.exists()
 
 
 def test_another_package_in_front_of_the_installed_files(

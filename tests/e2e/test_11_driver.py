@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driver and kernel of a host as a pair, and the user space in its container: each fault is repaired, or told.
+
+The host is made one that has a driver of its own (seed-driver); apt, dpkg and ldconfig are the real programs, dkms,
+update-initramfs and what a kernel loads at its start are the laboratory's (tests/lab/README.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import REPOSITORY, Ended, inside, lab, more, rackwell
+
+DRIVER, OLDER, NEWER = "595.58.03", "590.48.01", "610.43.03"
+KERNEL, OTHER_KERNEL, NEW_KERNEL = "6.17.13-2-pve", "6.17.4-1-pve", "6.18.1-1-pve"
+OPTIONS = "/etc/modprobe.d/rackwell-nvidia.conf"
+#: what the tests leave on a host is taken away, so that it is again one that has no driver of its own
+CLEAN = """
+systemctl disable --now rackwell-gpu-power.service 2>/dev/null
+nvidia-uninstall --silent >/dev/null 2>&1
+apt-get purge -y '*nvidia*' 'libcuda1' proxmox-headers-* >/dev/null 2>&1
+rm -rf /etc/kernel/proxmox-boot-pin /etc/modprobe.d/* /etc/modules-load.d/* /boot/* /etc/rackwell-lab-* /usr/local/bin/*
+rm -rf /var/lib/rackwell/driver /usr/local/lib/rackwell/gpu-power /etc/systemd/system/rackwell-gpu-power.service
+rm -rf /etc/apt/preferences.d/rackwell-nvidia /etc/apt/sources.list.d/rackwell-lab.list /var/lib/vz/driver
+rm -rf /var/lib/dkms /usr/src/nvidia-* /lib/modules/6.1* /sys/module/module
+systemctl daemon-reload
+"""
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Path:
+    """Where the laboratory's drivers lie: VERSION/ unpacked, and the ``.run`` files."""
+    place = Path(os.environ.get("RACKWELL_LAB_CACHE", "/var/cache/rackwell-lab")) / "driver"
+    for version in (DRIVER, OLDER, NEWER):
+        subprocess.run(["sh", REPOSITORY / "tests/lab/gpu/build.sh", place, version], check=True, capture_output=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def seeded(site: Path, host: str, drivers: Path) -> Iterator[str]:
+    """The host with two kernels and a driver, as somebody installed it by hand. Given back as it was."""
+    lab("reset", "--host", host)
+    folder = site.parent / "hosts" / host / "vz/driver"
+    folder.mkdir(exist_ok=True)
+    for version in (DRIVER, OLDER, NEWER):
+        shutil.copy(drivers / f"NVIDIA-Linux-x86_64-{version}.run", folder)
+        shutil.copytree(drivers / version, folder / version, symlinks=True, dirs_exist_ok=True)
+    inside(host, "/usr/share/rackwell-lab/seed-driver", f"/var/lib/vz/driver/NVIDIA-Linux-x86_64-{DRIVER}.run")
+    words = [f"headers={KERNEL}", f"headers={OTHER_KERNEL}", f"headers={NEW_KERNEL}"]
+    words += [f"{version}=/var/lib/vz/driver/{version}" for version in (DRIVER, OLDER)]
+    inside(host, "/usr/share/rackwell-lab/seed-apt", "/var/lib/vz/driver/apt", *words)
+    lab("reboot", host)
+    yield host
+    inside(host, "sh", "-c", CLEAN)
+    lab("reset", "--host", host)
+    lab("reboot", host)
+
+
+@pytest.fixture
+def pair(edited: Callable[..., Path], drivers: Path) -> Callable[..., Path]:
+    """``pair(pve_host_power_limit=450)`` -> a site that has rackwell manage the host's driver."""
+
+    def declare(version: str = DRIVER, **changes: Any) -> Path:
+        files = {each: drivers / f"NVIDIA-Linux-x86_64-{each}.run" for each in (DRIVER, OLDER)}
+        pairs = [
+            {
+                "version": each,
+                "run_file": str(file),
+                "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+                "kernel": KERNEL,
+            }
+            for each, file in files.items()
+        ]
+        declared = {
+            "pve_host_manage_driver": True,
+            "pve_host_driver_version": version,
+            "pve_host_drivers": pairs,
+            "pve_host_persistence": True,
+            "pve_host_power_limit": 450,
+            "pve_host_registry": {"ForceP2P": "0x11"},
+            "pve_host_module_options": {"nvidia": {"NVreg_DmaRemapPeerMmio": 0}},
+        }
+        return edited({"group_vars/pve.yml": declared | changes})
+
+    return declare
+
+
+def changed(ended: Ended) -> list[str]:
+    """The tasks that changed something, or would."""
+    return [change["task"] for change in ended.result["changes"] if not change.get("item")]
+
+
+def rows(ended: Ended) -> dict[str, str]:
+    """Item -> verdict of a host."""
+    return {check["item"]: check["verdict"] for check in ended.result["checks"]}
+
+
+def told(ended: Ended, code: str) -> dict[str, str]:
+    """The problem of a code, which has to have all its parts."""
+    found: dict[str, str] = next(problem for problem in ended.json["problems"] if problem["code"] == code)
+    assert all(found[part] for part in ("what", "where", "why", "fix")), found
+    return found
+
+
+def test_nodes_of_the_host_are_made_anew_when_their_mode_or_number_is_wrong(
+    site: Path, host: str, faults: Callable[..., str]
+) -> None:
+    """The mode was reset by somebody's rule; nvidia_uvm was loaded anew, and has another number."""
+    assert rackwell("host", host, "-i", site).code == 0
+    inside(host, "sh", "-c", "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0")
+    seen = rackwell("verify", host, "-i", site)
+    assert seen.code == 1
+    assert {"device-mode", "device-stale"} == set(seen.codes)
+    assert "0600" in told(seen, "device-mode")["why"]
+    ended = rackwell("host", host, "-i", site)
+    assert (ended.code, ended.result["changed"]) == (0, 1), ended.json
+    assert inside(host, "stat", "-c", "%a", "/dev/nvidia3") == "666"
+    assert "234" not in inside(host, "stat", "-c", "%Hr", "/dev/nvidia-uvm")
+
+
+@more
+def test_check_mode_says_what_is_then_done_and_a_second_run_does_nothing(
+    seeded: str, pair: Callable[..., Path]
+) -> None:
+    site = pair()
+    held = rackwell("host", seeded, "-i", site)
+    assert (held.code, held.codes) == (4, ["reboot-needed"]), held.json["problems"]
+    assert "HMM" in told(held, "reboot-needed")["why"]
+    assert "NVreg_DmaRemapPeerMmio is 1, and 0 at a boot" in told(held, "reboot-needed")["why"]
+    predicted = rackwell("host", seeded, "-i", site, "--check", "--allow-reboot")
+    assert predicted.code == 0, predicted.json["problems"]
+    assert inside(seeded, "sh", "-c", f"ls {OPTIONS} 2>&1 || true").startswith("ls:"), "check mode wrote"
+    done = rackwell("host", seeded, "-i", site, "--allow-reboot")
+    assert done.code == 0, done.json["problems"]
+    assert changed(predicted) == changed(done)
+    again = rackwell("host", seeded, "-i", site)
+    assert (again.code, again.result["changed"]) == (0, 0), again.result["changes"]
+    seen = rackwell("verify", seeded, "-i", site)
+    assert seen.code == 0, seen.json["problems"]
+    items = ("pair", "kernels", "initramfs", "parameters", "passthrough", "signatures", "power", "hmm", "device nodes")
+    assert {item: rows(seen)[item] for item in items} == dict.fromkeys(items, "pass")
+
+
+@more
+def test_a_new_kernel_a_stale_initramfs_and_lost_settings_are_told_and_repaired(
+    seeded: str, pair: Callable[..., Path]
+) -> None:
+    """A kernel came by an upgrade without headers, an image was made before the options, the GPUs forgot theirs."""
+    site = pair()
+    made = f"mkdir -p /lib/modules/{NEW_KERNEL}; cd /lib/modules/{NEW_KERNEL}; touch modules.order modules.builtin"
+    made += f"; ln -sfn /usr/src/linux-headers-{NEW_KERNEL} build; touch /boot/vmlinuz-{NEW_KERNEL}"
+    made += f"; mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
+    inside(seeded, "sh", "-c", made + "; nvidia-smi -pm 0; nvidia-smi -pl 600")
+    seen = rackwell("verify", seeded, "-i", site)
+    assert seen.code == 1
+    assert {"kernel-without-module", "initramfs-stale", "persistence-off", "power-limit"} == set(seen.codes)
+    assert f"apt install proxmox-headers-{NEW_KERNEL}" in told(seen, "kernel-without-module")["fix"]
+    assert "lacks `blacklist nouveau`" in told(seen, "initramfs-stale")["why"]
+    assert "options nvidia_uvm uvm_disable_hmm=1" in told(seen, "initramfs-stale")["why"]
+    ended = rackwell("host", seeded, "-i", site)
+    assert ended.code == 0, ended.json["problems"]
+    assert {"Have what building the module needs", "Have persistence mode and power limit, now and at each boot"} < set(
+        changed(ended)
+    )
+    again = rackwell("host", seeded, "-i", site)
+    assert (again.code, again.result["changed"]) == (0, 0), again.result["changes"]
+    assert "450.00" in inside(seeded, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits")
+
+
+@more
+def test_hmm_lost_through_a_stale_initramfs_needs_a_boot_and_gets_it(seeded: str, pair: Callable[..., Path]) -> None:
+    """What modprobe's file says is right all the time; power and persistence are set by their unit at each boot."""
+    site = pair()
+    stale = f"mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
+    inside(seeded, "sh", "-c", stale)
+    lab("reboot", seeded)
+    assert inside(seeded, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "N"
+    seen = rackwell("verify", seeded, "-i", site)
+    assert seen.code == 1
+    assert {"hmm-enabled", "initramfs-stale"} <= set(seen.codes)
+    assert rows(seen)["power"] == "pass", "the unit ran at the boot"
+    held = rackwell("host", seeded, "-i", site)
+    assert (held.code, held.codes) == (4, ["reboot-needed"])
+    assert rackwell("host", seeded, "-i", site, "--allow-reboot").code == 0
+    assert inside(seeded, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "Y"
+
+
+@more
+def test_a_build_that_fails_silently_leaves_the_pair_of_before(seeded: str, pair: Callable[..., Path]) -> None:
+    inside(seeded, "sh", "-c", f'echo \'{{"{OLDER}": {{"{OTHER_KERNEL}": "silent"}}}}\' >/etc/rackwell-lab-dkms.json')
+    ended = rackwell("host", seeded, "-i", pair(OLDER), "--allow-reboot")
+    inside(seeded, "rm", "/etc/rackwell-lab-dkms.json")
+    assert (ended.code, ended.codes) == (3, ["dkms-build-failed"]), ended.json["problems"]
+    assert "dkms status says: nvidia/" in told(ended, "dkms-build-failed")["why"]
+    # a declaration that was never left holds without a boot
+    after = rackwell("verify", seeded, "-i", pair())
+    assert after.code == 0, after.json["problems"]
+
+
+@more
+def test_a_driver_that_was_changed_by_hand_is_told_and_taken_back(seeded: str, pair: Callable[..., Path]) -> None:
+    run = f"/var/lib/vz/driver/NVIDIA-Linux-x86_64-{OLDER}.run"
+    inside(seeded, "sh", run, "--silent", "--dkms", "--allow-installation-with-running-driver")
+    seen = rackwell("verify", seeded, "-i", pair())
+    assert seen.code == 1
+    assert {"driver-host-only", "kernel-without-module"} <= set(seen.codes)
+    assert f"its libraries are {OLDER}, the loaded module is {DRIVER}" in told(seen, "driver-host-only")["why"]
+    ended = rackwell("host", seeded, "-i", pair())
+    assert ended.code == 0, ended.json["problems"]
+
+
+@more
+def test_leftovers_of_a_passthrough_and_nouveau(seeded: str, pair: Callable[..., Path]) -> None:
+    conf = "options vfio-pci ids=10de:2bb5,8086:1572 disable_vga=1\\nblacklist nvidia\\n"
+    script = (
+        f"printf '{conf}' >/etc/modprobe.d/vfio.conf; echo vfio-pci >>/etc/modules; touch /etc/rackwell-lab-nouveau"
+    )
+    inside(seeded, "sh", "-c", f"{script}; rm {OPTIONS}; update-initramfs -u -k all")
+    lab("reboot", seeded)
+    seen = rackwell("verify", seeded, "-i", pair())
+    assert seen.code == 1
+    assert {"vfio-leftovers", "nouveau-loaded", "module-options"} <= set(seen.codes)
+    held = rackwell("host", seeded, "-i", pair(), "--allow-reboot")
+    assert (held.code, held.codes) == (4, ["vfio-leftovers"]), held.json["problems"]
+    assert "/etc/modprobe.d/vfio.conf:1: options vfio-pci ids=10de:2bb5,8086:1572" in held.json["problems"][0]["why"]
+    ended = rackwell("host", seeded, "-i", pair(pve_host_remove_vfio=True), "--allow-reboot")
+    assert ended.code == 0, ended.json["problems"]
+    left = inside(seeded, "cat", "/etc/modprobe.d/vfio.conf")
+    assert "\noptions vfio-pci ids=8086:1572 disable_vga=1\n" in left, "the others' devices stay theirs"
+    assert "\n# rackwell: blacklist nvidia" in left
+    assert inside(seeded, "cat", "/sys/module/nvidia/version") == DRIVER
+
+
+@more
+def test_secure_boot_is_told_before_anything_is_touched(seeded: str, pair: Callable[..., Path]) -> None:
+    inside(
+        seeded, "sh", "-c", "mkdir -p /sys/module/module/parameters; echo Y >/sys/module/module/parameters/sig_enforce"
+    )
+    ended = rackwell("host", seeded, "-i", pair())
+    inside(seeded, "rm", "-r", "/sys/module/module")
+    assert (ended.code, ended.codes) == (1, ["module-signature"]), ended.json["problems"]
+    assert "mokutil --import /var/lib/dkms/mok.pub" in told(ended, "module-signature")["fix"]
+    assert "Enroll MOK" in told(ended, "module-signature")["fix"]
+
+
+@more
+def test_packages_pinned_against_a_real_upgrade(seeded: str, pair: Callable[..., Path]) -> None:
+    """apt is the real one: without the pin it would take the newer driver of the repository."""
+    packages = [{"version": OLDER, "packages": ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"], "kernel": KERNEL}]
+    site = pair(OLDER, pve_host_drivers=packages)
+    ended = rackwell("host", seeded, "-i", site, "--allow-reboot")
+    assert (ended.code, ended.codes) == (1, ["driver-form"]), ended.json["problems"]
+    inside(seeded, "nvidia-uninstall", "--silent")
+    ended = rackwell("host", seeded, "-i", site, "--allow-reboot")
+    assert ended.code == 0, ended.json["problems"]
+    inside(seeded, "sh", "-c", "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade")
+    assert inside(seeded, "dpkg-query", "--show", "--showformat", "${Version}", "libcuda1") == f"{OLDER}-1"
+    assert inside(seeded, "cat", "/sys/module/nvidia/version") == OLDER
+    again = rackwell("host", seeded, "-i", site)
+    assert (again.code, again.result["changed"]) == (0, 0), again.json
+    # the hand that takes the pin away, and the upgrade that follows
+    inside(seeded, "sh", "-c", "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda")
+    seen = rackwell("verify", seeded, "-i", site)
+    assert {"driver-host-only", "module-options"} <= set(seen.codes), seen.codes
+    back = rackwell("host", seeded, "-i", site)
+    assert back.code == 0, back.json["problems"]
+    assert inside(seeded, "dpkg-query", "--show", "--showformat", "${Version}", "libcuda1") == f"{OLDER}-1"
+
+
+@pytest.fixture(scope="module")
+def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator[None]:
+    """A newer driver's packages for the container's real apt."""
+    folder = site.parent / "hosts" / host / "vz/newer"
+    shutil.copytree(drivers / NEWER, folder / NEWER, symlinks=True, dirs_exist_ok=True)
+    vmid = yaml.safe_load((site / f"host_vars/{container}.yml").read_text())["pve_container_vmid"]
+    seed = f"/usr/share/rackwell-lab/seed-apt /var/lib/vz/newer/apt {NEWER}=/var/lib/vz/newer/{NEWER}"
+    pack = "rm /etc/apt/sources.list.d/rackwell-lab.list; tar -C /var/lib/vz/newer -cf /var/lib/vz/newer.tar apt"
+    inside(host, "sh", "-c", f"{seed}; {pack}; pct push {vmid} /var/lib/vz/newer.tar /root/newer.tar")
+    listed = "echo 'deb [trusted=yes] file:/root/apt ./' >/etc/apt/sources.list.d/rackwell-lab.list"
+    # the sandbox's user cannot read below /root
+    inside(container, "sh", "-c", f"tar -C /root -xf /root/newer.tar; {listed}; apt-get update")
+    yield
+    inside(container, "sh", "-c", "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
+    inside(host, "rm", "-rf", "/var/lib/vz/newer", "/var/lib/vz/newer.tar")
+
+
+@more
+def test_an_upgrade_in_the_container_does_not_replace_the_user_space(
+    site: Path, container: str, repository: None, edited: Callable[..., Path]
+) -> None:
+    refused = inside(container, "sh", "-c", "apt-get -y install nvidia-driver-cuda 2>&1; apt-get -y dist-upgrade; true")
+    assert "610" not in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), refused
+    # before rackwell pinned, or where a hand took the pin away
+    upgrade = "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda; ldconfig"
+    inside(container, "sh", "-c", "export DEBIAN_FRONTEND=noninteractive; " + upgrade)
+    assert NEWER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    seen = rackwell("verify", container, "-i", site, "--quick")
+    assert seen.code == 1
+    assert {"driver-userspace", "driver-unpinned"} <= set(seen.codes), seen.codes
+    assert "libcuda1" in told(seen, "driver-userspace")["why"]
+    held = rackwell("provision", container, "-i", site, "--no-bench")
+    assert (held.code, held.codes) == (4, ["driver-packages"]), held.json["problems"]
+    assert "apt-get purge libcuda1" in told(held, "driver-packages")["fix"]
+    may = edited({f"host_vars/{container}.yml": {"nvidia_userspace_remove_others": True}})
+    ended = rackwell("provision", container, "-i", may, "--no-bench")
+    assert ended.code == 0, ended.json["problems"]
+    assert DRIVER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    assert inside(container, "sh", "-c", f"ls /usr/lib/x86_64-linux-gnu/*{NEWER}* 2>/dev/null || true") == ""
+    again = rackwell("provision", container, "-i", may, "--no-bench")
+    assert (again.code, again.result["changed"]) == (0, 0), again.json
