@@ -28,7 +28,8 @@ class Row:
     Attributes:
         release: digest of the server's release, "none" or "unknown".
         gate: verdict of the boot gate, "held: <code>", "running", or "-" where there is none.
-        why: why the server does not run: the gate's line, or what its last start's log tells; empty when it runs.
+        unit: state of the server's unit; "stopped" for one that was asked to stop, which the engine ends by SIGKILL.
+        why: why the server does not run, or why it had to start anew: the gate's line, or what that start's log tells.
         fix: what to do about it.
         roll: the roll that is under way there, in one line; empty when none is.
     """
@@ -155,7 +156,7 @@ def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) ->
     if held := _held(site, node, played):
         return held.why, held.fix
     start = mine.get("start")
-    if not isinstance(start, Mapping) or not start.get("sources"):
+    if not isinstance(start, Mapping) or not start.get("sources") or _asked_to_stop(mine):
         return "", ""
     found = collection.Collection(node.name, "")
     collection.take(found, start, node.name)
@@ -167,6 +168,10 @@ def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) ->
         # a rule that does not hold: everything else is shown all the same
         return str(error), again
     finding = told.first or (told.earlier[-1].finding if told.earlier else None)
+    if mine.get("unit") == "active":
+        # what it says now is nobody's concern: the start before is, which it took the place of
+        finding = told.earlier[-1].finding if told.earlier else None
+        again = f"it serves again; {again}"
     if finding is None or finding.severity == "noise":
         return "no rule knows why the server failed", again
     return explaining.sentence(finding), f"{finding.remedy.rstrip('.')}; {again}"
@@ -175,7 +180,20 @@ def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) ->
 def _unit(report: Mapping[str, Any]) -> str:
     """The state of the server's unit, with its restarts when there were any."""
     state, restarts = str(report.get("unit") or "absent"), str(report.get("restarts") or "0")
+    if _asked_to_stop(report):
+        return "stopped"
     return state if restarts == "0" else f"{state}, {restarts} restarts"
+
+
+def _asked_to_stop(report: Mapping[str, Any]) -> bool:
+    """Whether a unit that systemd calls failed was only stopped: the engine ends each drain by SIGKILL to itself."""
+    start = report.get("start")
+    if report.get("unit") != "failed" or not isinstance(start, Mapping):
+        return False
+    unit = (start.get("facts") or {}).get("unit") or {}
+    journal = next((str(one["text"]) for one in start.get("sources") or [] if one.get("name") == "journal"), "")
+    killed = (unit.get("Result"), str(unit.get("ExecMainStatus"))) == ("signal", "9")
+    return killed and any(line.startswith("Stopping ") for line in journal.splitlines())
 
 
 def _gate(report: Mapping[str, Any]) -> str:

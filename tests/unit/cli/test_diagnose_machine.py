@@ -408,5 +408,38 @@ def test_a_damaged_bundle_is_refused(rig: Rig, tmp_path: Path, harm: Callable[[b
     assert json.loads(rig.out)["problems"][0]["code"] == "bundle-damaged"
 
 
+def test_a_stop_that_was_asked_for_is_no_failure(rig: Rig) -> None:
+    stopping = ["Stopping rackwell-inference.service - Inference server...", KILLED]
+    start = collected("container", journal="\n".join(stopping))
+    start["facts"]["unit"] = {"Result": "signal", "ExecMainStatus": "9"}
+    seen = {"schema": "rackwell.container_status/1", "reachable": True, "host_reachable": True, "unit": "failed"}
+    told = ("ok", "glm5-01", "", {"ansible_facts": {"rackwell_result": {**seen, "start": start}}})
+    rig.machines.on("status", told)
+    assert rig.run("status", "-i", str(rig.site.root), "--json") == 0
+    (row,) = json.loads(rig.out)["result"]["containers"]
+    assert (row["unit"], row["why"]) == ("stopped", "")
+    # the same end with no one asking
+    start["sources"] = collected("container", journal=KILLED)["sources"]
+    rig.machines.on("status", told)
+    rig.run("status", "-i", str(rig.site.root), "--json")
+    (row,) = json.loads(rig.out)["result"]["containers"]
+    assert row["unit"] == "failed"
+    assert row["why"]
+
+
+def test_what_ended_the_start_before_is_told_while_the_next_one_serves(rig: Rig) -> None:
+    line = "rackwell's watch: detokenizer (process 7) is gone, and the others wait for it; it is ended"
+    start = collected("container", journal="The server is fired up and ready to roll!")
+    start["sources"] += [{**start["sources"][0], "name": "journal-before", "text": line, "earlier": True}]
+    seen = {"schema": "rackwell.container_status/1", "reachable": True, "host_reachable": True, "unit": "active"}
+    seen |= {"restarts": "1", "start": start}
+    rig.machines.on("status", ("ok", "glm5-01", "", {"ansible_facts": {"rackwell_result": seen}}))
+    rig.run("status", "-i", str(rig.site.root), "--json")
+    (row,) = json.loads(rig.out)["result"]["containers"]
+    assert row["unit"] == "active, 1 restarts"
+    assert "detokenizer" in row["why"]
+    assert row["fix"].count("it serves again") == 1
+
+
 def test_a_row_of_status_has_no_reason_while_the_server_runs() -> None:
     assert looking.Row("c", "h", "d", "running", "r", "active", "pass", "never").why == ""
