@@ -128,7 +128,7 @@ def _body(terminal: Terminal, files: list[str], facts: Path | None) -> Outcome:
 
     terminal.safety = "diagnose only reads"
     known = _facts(facts) if facts is not None else None
-    told = diagnoser().diagnose(_sources(files), known)
+    told = diagnoser().diagnose(_sources(files), known, guess=True)
     return Outcome(told.as_dict(), show=lambda out: out.print(text(told)))
 
 

@@ -19,7 +19,7 @@ def text(told: Diagnosis) -> str:
     if told.findings and told.first is None:
         parts += _normal(told.findings)
     else:
-        parts += _causes(told.findings)
+        parts += _causes(told.findings, unknown=told.unknown)
     if told.unknown:
         parts.append(_unknown(told))
         if told.normal:
@@ -28,10 +28,10 @@ def text(told: Diagnosis) -> str:
     return "\n\n".join(parts)
 
 
-def _causes(findings: tuple[Finding, ...]) -> list[str]:
+def _causes(findings: tuple[Finding, ...], *, unknown: bool) -> list[str]:
     parts = [one(finding) for finding in findings[:_FINDINGS]]
     if len(parts) > 1:
-        parts.insert(1, "also found, not explained by the first:")
+        parts.insert(1, "or:" if unknown else "also found, not explained by the first:")
     if len(findings) > _FINDINGS:
         parts.append(_wrapped("and", "; ".join(f"{each.title} [{each.id}]" for each in findings[_FINDINGS:])))
     return parts
@@ -85,7 +85,8 @@ def one(finding: Finding) -> str:
 
 
 def _unknown(told: Diagnosis) -> str:
-    rows = ["unknown: no rule knows this text"]
+    near = "; what stands above is near it by its words alone" if told.findings else ""
+    rows = [f"unknown: no rule knows this text{near}"]
     if told.telling:
         rows += [_line("lines", line) for line in told.telling]
     else:

@@ -14,6 +14,7 @@ from rackwell.diagnose.facts import Facts
 from rackwell.diagnose.findings import Diagnosis, EarlierStart, Finding, Said
 from rackwell.diagnose.hits import Hit, Store
 from rackwell.diagnose.matcher import Matcher
+from rackwell.diagnose.nearest import Nearest
 from rackwell.diagnose.order import Held, ordered
 from rackwell.diagnose.reading import Source
 from rackwell.diagnose.rules import Rule, filled
@@ -22,6 +23,9 @@ from rackwell.diagnose.scan import Scan, chosen
 from rackwell.diagnose.tree import Match
 
 _LINES = 6
+#: points of a line, as `unknown` gives them, from which on something is amiss
+_TROUBLE = 5
+_BY_WORDS = "no rule's lines are in this text; the nearest known kind, by its words:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Diagnoser:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._matcher = Matcher(rules)
+        self._nearest: Nearest | None = None
         self._asking: dict[str, list[tuple[Rule, Match]]] = {}
         for rule in rules:
             for pattern in dict.fromkeys(leaf.pattern for leaf in rule.tree.leaves):
@@ -48,8 +53,13 @@ class Diagnoser:
         """Its rules."""
         return self._matcher.rules
 
-    def diagnose(self, sources: Iterable[tuple[str, Source] | Text], facts: Facts | None = None) -> Diagnosis:
+    def diagnose(
+        self, sources: Iterable[tuple[str, Source] | Text], facts: Facts | None = None, *, guess: bool = False
+    ) -> Diagnosis:
         """What the texts of one machine say: (name, text), or `Text`.
+
+        Args:
+            guess: for a text that is unknown, findings of the kinds whose words are nearest, as possible ones.
 
         Raises:
             OSError: one cannot be read.
@@ -66,6 +76,8 @@ class Diagnoser:
         findings = tuple(_finding(each, folded) for each, folded in causes)
         unclear = not findings
         telling = [_said(hit) for hit in (scan.telling.best() or scan.last)] if unclear else []
+        if unclear and guess and scan.telling.alarming(_TROUBLE):
+            findings = tuple(self._guessed(scan, telling))
         return Diagnosis(
             findings,
             tuple(_finding(each, []) for each in noise),
@@ -77,6 +89,18 @@ class Diagnoser:
             known,
             scan.lines,
         )
+
+    def _guessed(self, scan: Scan, telling: Sequence[Said]) -> Iterable[Finding]:
+        """The nearest kinds by their words; of a long text only its beginning and what looks like trouble count."""
+        if self._nearest is None:
+            self._nearest = Nearest(self.rules)
+        lines = [line.text for line in telling] if scan.lines > len(scan.head) else scan.head
+        for rule in self._nearest.of(lines):
+            yield Finding(
+                rule.id, rule.area, filled(rule.title, {}), rule.severity, "possible",
+                f"{_BY_WORDS} {filled(rule.cause, {})}", filled(rule.remedy, {}), filled(rule.naive, {}),
+                tuple(telling[:_LINES]), 1, (), tuple(rule.evidence), (), rule.level, False, rule.lint,
+            )  # fmt: skip
 
     def _alarming(self, scan: Scan, causes: list[tuple[Held, list[Held]]]) -> bool:
         """Whether a line looks like trouble that no expression of these rules is about."""

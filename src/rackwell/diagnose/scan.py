@@ -24,6 +24,8 @@ from rackwell.diagnose.shapes import LONGEST as REMEMBERED
 from rackwell.diagnose.shapes import Asked, Shape
 
 _SHOWN = 2000
+#: lines of the beginning that are kept
+_HEAD = 60
 _NEAREST = 4
 """Lines of a frequent expression that are kept on either side of one of a rare one that rules want near it."""
 _SHAPES = 20_000
@@ -107,6 +109,7 @@ class Scan:
         self.earlier: list[Earlier] = []
         self.notes: list[str] = []
         self.last: list[Hit] = []
+        self.head: list[str] = []
         self.lines = 0
         self._matcher = matcher
         self._seen: dict[bytes, _Seen | None] = {b"": None}
@@ -366,6 +369,8 @@ class Scan:
                 message = prefix.split(text).message
                 kept.append(Hit(first + index + self._offset, first + index, text, message, "", self._source))
         self.last = [*self.last, *reversed(kept)][-3:]
+        for raw in lines[: max(0, _HEAD - len(self.head))]:
+            self.head.append(prefix.split(raw[:_SHOWN].decode("utf-8", "replace")).message)
 
     def _start_anew(self, kind: str, number: int) -> None:
         """A new start, or boot, begins with line `number`."""

@@ -29,6 +29,7 @@ _SCORES = (
     (3, r"(?i)not found|no such|timed? ?out|refused|invalid|missing"),
     (-4, r"(?i)warn|deprecat|retry|ignored|optional|fallback|falling back|\b0 (?:errors|failed)|no error|errors?: 0\b"),
     (-3, r"Traceback \(most recent|^\s*File \"|^\s+at "),
+    (-6, r"^\s*[\w /-]*(?i:errors?)\s*: \d+$"),
     (-4, r"(?i)error_?(?:rate|count|code)[=:]? ?0\b|(?:log|error)[-_]level|on_?error|_error=|raise_error"),
 )
 _SHAPE = re.compile(r"0x[0a-fA-F]+|\d+")
@@ -90,9 +91,9 @@ class Telling:
         if shape not in self.shapes and len(self.shapes) < _SHAPES:
             self.shapes[shape] = (score(hit.message), hit)
 
-    def alarming(self) -> list[Hit]:
+    def alarming(self, least: int = _ALARM) -> list[Hit]:
         """Lines that hardly anybody writes when all is well."""
-        return [hit for points, hit in self.shapes.values() if points >= _ALARM]
+        return [hit for points, hit in self.shapes.values() if points >= least]
 
     def best(self, most: int = 8) -> list[Hit]:
         """The most telling lines, in their order."""
