@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -205,8 +206,33 @@ def _quiet(data: Mapping[str, Any]) -> bool:
     return str(data.get("task_action", "")).rpartition(".")[2] in _QUIET_ACTIONS
 
 
+_NO_BECOME = re.compile(
+    r"(missing|incorrect) (sudo|su|doas) password|sudo: .*password is required|not in the sudoers file|"
+    r"may not run sudo|sudo: (command )?not found|not allowed to execute .* as root",
+    re.IGNORECASE,
+)
+
+
+def _no_become(host: str, res: Mapping[str, Any]) -> Problem | None:
+    """The user that ansible is on the host may not become root."""
+    texts = [str(res.get(key) or "") for key in ("msg", "module_stderr", "module_stdout", "stderr")]
+    found = next((line.strip() for text in texts for line in text.splitlines() if _NO_BECOME.search(line)), "")
+    if not found or "rackwell_error" in res:
+        return None
+    return Problem(
+        "become-failed",
+        f"ansible may not become root on {host}",
+        host,
+        found,
+        "let its user use sudo without a password (USER ALL=(ALL) NOPASSWD: ALL, in /etc/sudoers.d), or give "
+        "ansible_become_password from the vault; or reach the host as root: ansible_user: root",
+    )
+
+
 def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool) -> Failure:
     host = str(data.get("host", ""))
+    if refused := _no_become(host, res):
+        return Failure(host, _role(data), _task(data), (refused,))
     if unreachable_:
         return Failure(host, _role(data), _task(data), (unreachable.problem(host, str(res.get("msg", ""))),), True)
     problems, invalid = _problems(host, data, res)

@@ -126,13 +126,22 @@ def _attempts(text: str, name: str) -> Iterator[str]:
             yield _inserted(lines, _end(lines, pairs), pairs[0][0].start_mark.column, [*chain[depth:], quoted])
             return
         key_node, node = found
-        if isinstance(node, yaml.ScalarNode) and not node.value:
+        if _empty(node):
+            line, start, end = node.start_mark.line, node.start_mark.column, node.end_mark.column
+            if node.end_mark.line == line and end > start:  # `null`, `~` or `{}` make room
+                lines[line] = lines[line][:start].rstrip() + lines[line][end:]
             yield _inserted(
                 lines, key_node.start_mark.line + 1, key_node.start_mark.column + 2, [*chain[depth + 1 :], quoted]
             )
             return
     if isinstance(node, yaml.MappingNode) and not node.flow_style:
         yield _inserted(lines, _end(lines, node.value), node.value[0][0].start_mark.column, [quoted])
+
+
+def _empty(node: yaml.Node) -> bool:
+    """Nothing stands there, or what says so."""
+    null = isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+    return null or (isinstance(node, yaml.MappingNode) and not node.value)
 
 
 def _end(lines: list[str], pairs: list[tuple[yaml.Node, yaml.Node]]) -> int:

@@ -46,8 +46,11 @@ PLACES = {
 STRANGE = {
     "one line": "all: {children: {gpu_containers: {hosts: {a: }}}}\n",
     "anchors": ALL + "    gpu_containers: &g\n      hosts:\n        a:\n    other: *g\n",
-    "null in words": ALL + "    gpu_containers:\n      hosts: null\n" + PVE,
 }
+EMPTY = [
+    ALL + f"    gpu_containers:{text}\n" + PVE
+    for text in ("\n      hosts: null", "\n      hosts: {}  # none yet", " ~")
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -62,6 +65,15 @@ def test_an_entry_is_added_and_all_else_stays(place: str) -> None:
     left = iter(edited.splitlines())
     assert all(line in left for line in text.splitlines())
     assert adoptfile.with_container(edited, "new-01", Path("hosts.yml")) == edited
+
+
+@pytest.mark.parametrize("text", EMPTY)
+def test_words_that_say_there_is_none_make_room(text: str) -> None:
+    edited = adoptfile.with_container(text, "new-01", Path("hosts.yml"))
+    known = yaml.safe_load(edited)["all"]["children"]
+    assert known["gpu_containers"]["hosts"] == {"new-01": None}
+    assert known["pve"] == yaml.safe_load(text)["all"]["children"]["pve"]
+    assert edited.count("#") == text.count("#")
 
 
 @pytest.mark.parametrize("place", STRANGE)

@@ -196,6 +196,24 @@ def test_unreachable() -> None:
     assert result.problems[0].code == "ssh-refused"
 
 
+@pytest.mark.parametrize("kind", ["failed", "unreachable"])
+@pytest.mark.parametrize(
+    "res",
+    [
+        {"msg": "Task failed: Premature end of stream waiting for become success.\n>>> Standard Error\n"
+         "sudo: a password is required"},
+        {"msg": "MODULE FAILURE", "module_stderr": "op is not in the sudoers file."},
+        {"msg": "Missing sudo password"},
+    ],
+)  # fmt: skip
+def test_a_user_who_may_not_become_root_is_told_so(kind: str, res: dict[str, Any]) -> None:
+    result = Play().task(kind, res).end(2, failures={"c1": 1})
+    (problem,) = result.problems
+    assert (problem.code, result.exit_code) == ("become-failed", ExitCode.FAILED)
+    assert "sudo" in problem.why
+    assert "NOPASSWD" in problem.fix
+
+
 def test_a_play_that_never_began_says_why() -> None:
     play = Play()
     play.collector.take({"event": "verbose", "stdout": "[ERROR]: the playbook: x could not be found", "event_data": {}})
