@@ -95,6 +95,10 @@ options:
     description: The drop-in; O(state=absent) removes it.
     type: path
     default: /etc/systemd/system/nginx.service.d/rackwell-api-proxy.conf
+  drop_in_digest:
+    description: SHA-256 of the drop-in as it is to be; O(state=checked) compares it. Empty for any.
+    type: str
+    default: ""
   root:
     description: Directory of the sets.
     type: path
@@ -128,8 +132,9 @@ RETURN = r"""
 rackwell_result:
   description:
     - Schema C(rackwell.api_proxy/1). C(set) is what is declared, C(running) what nginx runs with, C(steps) what was
-      done, or would be. C(asked) has what a client got, C(certificate) its names, its end and the days that are left,
-      and C(clients) the names of those that have a key.
+      done, or would be. C(engine_listens) has the addresses that the engine's port listens on.
+    - C(asked) has what a client got, C(certificate) its names, its end and the days that are left, and C(clients) the
+      names of those that have a key.
   returned: always
   type: dict
 rackwell_error:
@@ -146,6 +151,8 @@ rollback_verified:
   type: bool
 """
 
+import hashlib
+import ipaddress
 import os
 import shutil
 import time
@@ -153,6 +160,7 @@ from typing import Any, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.rackwell.gpu.plugins.module_utils import proxy_keys, proxy_probe, proxy_set
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_ports import listeners
 from ansible_collections.rackwell.gpu.plugins.module_utils.outcome import done, fail
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_certificate import (
     Certificate,
@@ -167,6 +175,17 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_run import Prox
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_self_signed import SelfSigned
 
 SCHEMA = "rackwell.api_proxy/1"
+# what is wrong, where something is still to be done
+_WORDS = {
+    "certificate": "its certificate ends soon, or is for other names",
+    "drop-in": "the drop-in of nginx.service is not rackwell's",
+    "write": "its files were changed, or others can read them",
+    "switch": "another set of files is live",
+    "start": "nginx does not run",
+    "restart": "nginx was started with another unit",
+    "reload": "nginx runs with another configuration or certificate",
+    "enable": "nginx does not start with the machine",
+}
 
 
 class Run:
@@ -247,17 +266,23 @@ class Run:
         self._tell(target, certificate, steps)
         diff = self._diff(target)
         if self.module.check_mode or not steps:
+            if not self.module.check_mode:
+                self._hidden()
             done(self.module, bool(steps), self.result, diff=diff)
         self.proxy.bring(target, [*self.p["keys"].values(), self.p["engine_key"]])
         self._tell(target, certificate, steps)
+        self._hidden()
         done(self.module, True, self.result, diff=diff)
 
     def checked(self) -> None:
         """Ask, and change nothing."""
         proxy_keys.check(self.p["keys"])
+        self._alone()
+        self._hidden()
         certificate = self._certificate()
         target = self._target(certificate)
-        steps = (["certificate"] if certificate is None else []) + self.proxy.steps(target)
+        steps = (["certificate"] if certificate is None else []) + (["drop-in"] if self._other_drop_in() else [])
+        steps += self.proxy.steps(target)
         self._tell(target, certificate, steps)
         if self.result["running"]:
             seen: list[Seen] = [*self.proxy.asked(target), self.proxy.served(target)]
@@ -268,7 +293,8 @@ class Run:
                     raise ProxyError("proxy-wrong-answer", "the proxy does not do what it should: " + one.name, "", why)
         if steps:
             what = "the proxy is not as declared"
-            raise ProxyError("proxy-differs", what, self.p["root"], "it needs: " + ", ".join(steps))
+            why = "; ".join(_WORDS[step] for step in steps)
+            raise ProxyError("proxy-differs", what, self.p["root"], why, "rackwell provision brings it there")
         done(self.module, False, self.result)
 
     def absent(self) -> None:
@@ -288,17 +314,44 @@ class Run:
         done(self.module, changed, self.result)
 
     def _alone(self) -> None:
-        """Debian's unit serves the proxy and nothing else: what it serves now must not end by surprise."""
+        """Debian's unit serves the proxy and nothing else: what it serves must not end, or never begin, by surprise."""
         others = self.nginx.other_sites()
-        if self.nginx.started_with() == "" and others:
+        if others:
             fail(
                 self.module,
                 "nginx-in-use",
-                "nginx serves something else in this container",
+                "nginx is to serve something else in this container",
                 others[0],
-                "the proxy takes nginx.service for itself",
+                "the proxy has nginx.service for itself",
                 "serve that elsewhere, and remove it here: " + " ".join(others),
             )
+
+    def _hidden(self) -> None:
+        """Whoever reaches the engine itself needs no key: its port must be the loopback's alone."""
+        port = int(self.p["engine"].rpartition(":")[2])
+        found = sorted({one.address for one in listeners() if one.port == port})
+        self.result["engine_listens"] = found
+        for address in found:
+            if not ipaddress.ip_address(address).is_loopback:
+                raise ProxyError(
+                    "engine-exposed",
+                    "the engine listens on %s, past the proxy" % address,
+                    "port %d" % port,
+                    "whoever reaches that port needs no key and may ask every route",
+                    "see who it is: ss -ltnp 'sport = %d'; systemctl cat rackwell-inference; then rackwell provision"
+                    % port,
+                )
+
+    def _other_drop_in(self) -> bool:
+        """Whether at its next start nginx would be something else than the proxy."""
+        if not self.p["drop_in_digest"]:
+            return False
+        try:
+            with open(self.p["drop_in"], "rb") as stream:
+                found = hashlib.sha256(stream.read()).hexdigest()
+        except OSError:
+            return True
+        return bool(found != self.p["drop_in_digest"])
 
     def _tell(self, target: Target, certificate: Optional[Certificate], steps: list[str]) -> None:
         self.result.update(
@@ -370,6 +423,7 @@ def main() -> None:
             "routes": {"type": "list", "elements": "dict", "default": []},
             "unit": {"type": "str", "default": ""},
             "drop_in": {"type": "path", "default": "/etc/systemd/system/nginx.service.d/rackwell-api-proxy.conf"},
+            "drop_in_digest": {"type": "str", "default": ""},
             "root": {"type": "path", "default": "/etc/rackwell/api-proxy"},
             "run": {"type": "path", "default": "/run/rackwell-api-proxy"},
             "cache": {"type": "path", "default": "/var/cache/rackwell-api-proxy"},

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from api_proxy_place import ALICE, ENGINE, LISTED, Place, place, read_all, status_of
+from api_proxy_place import ALICE, LISTED, Place, place, read_all, status_of
 
 #: what the engine is told, whoever asks
 TOLD = {"connection", "host", "content-type", "authorization", "x-request-id", "user-agent", "content-length"}
@@ -179,7 +179,7 @@ def run(here: Place, count: int, seed: int, tell: Callable[[str], None] = lambda
         Answers by status; 0 for none.
     """
     workers = here.nginx.workers()
-    assert len(workers) == 2, workers
+    assert workers
     statuses: Counter[int] = Counter()
 
     def one(data: bytes) -> int:
@@ -203,7 +203,7 @@ def run(here: Place, count: int, seed: int, tell: Callable[[str], None] = lambda
             assert key, f"without a key: {request}"
             assert request.line in held, request
             assert set(request.headers) <= TOLD, request
-            assert request.headers["authorization"] == f"Bearer {ENGINE}", request
+            assert request.headers.get("authorization", "") == here.told, request
             assert request.headers["host"] == "rackwell-engine", request
         assert here.engine.odd == []
         # each request that the engine saw is one that was answered by it

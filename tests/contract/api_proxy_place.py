@@ -19,12 +19,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ansible_collections.rackwell.gpu.plugins.module_utils import proxy_keys, proxy_set
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_nginx import Nginx, NginxError
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_probe import Door
 from ansible_collections.rackwell.gpu.plugins.module_utils.proxy_self_signed import SelfSigned
+
+sys.path.insert(0, str(Path(__file__).parent))
+from api_proxy_engine import Engine
 
 REPOSITORY = Path(__file__).parents[2]
 ROLE = REPOSITORY / "roles" / "api_proxy"
@@ -116,88 +119,6 @@ def render(place: Path, port: int, engine: int, **given: Any) -> str:
     return text
 
 
-class Request(NamedTuple):
-    """What the engine saw."""
-
-    line: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def route(self) -> tuple[str, str]:
-        """Method and target."""
-        method, _, rest = self.line.partition(" ")
-        return method, rest.rpartition(" ")[0]
-
-
-class Engine:
-    """Takes down whatever arrives, byte for byte, and answers it."""
-
-    def __init__(self) -> None:
-        self.seen: list[Request] = []
-        self.odd: list[bytes] = []
-        """What came on a connection after its first request, or was none, or not whole."""
-        self.connections = 0
-        self.answer: Callable[[Request, socket.socket], None] = self.plain
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def routes(self) -> list[tuple[str, str]]:
-        """Method and target of each request."""
-        return [request.route for request in self.seen]
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self.seen, self.odd, self.answer, self.connections = [], [], self.plain, 0
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._listener.close()
-
-    def plain(self, request: Request, connection: socket.socket) -> None:
-        """An answer with a length."""
-        body = json.dumps({"object": "list", "data": [], "saw": request.line}).encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        connection.sendall(head.encode() + b"X-Request-Id: of-the-engine\r\nServer: uvicorn\r\n\r\n" + body)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            data = b""
-            while b"\r\n\r\n" not in data:
-                more = connection.recv(65536)
-                if not more:
-                    if data:
-                        self.odd.append(data)
-                    return
-                data += more
-            head, _, body = data.partition(b"\r\n\r\n")
-            line, *rest = head.decode("latin-1").split("\r\n")
-            headers = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in rest)}
-            length = int(headers.get("content-length", 0))
-            while len(body) < length:
-                more = connection.recv(65536)
-                if not more:
-                    self.odd.append(data)
-                    return
-                body += more
-            if body[length:]:
-                self.odd.append(body[length:])
-            request = Request(line, headers, body[:length])
-            self.seen.append(request)
-            self.answer(request, connection)
-
-
 class Local(Nginx):
     """nginx without systemd: a process of its own, with what the unit would do."""
 
@@ -269,6 +190,9 @@ class Local(Nginx):
 
 class Place:
     """Directories, the log, an engine, and nginx: what a container has."""
+
+    #: what the engine is told of who asks
+    told = f"Bearer {ENGINE}"
 
     def __init__(self, path: Path) -> None:
         self.path = path

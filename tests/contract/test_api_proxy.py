@@ -24,6 +24,7 @@ from rackwell.build.routes import Inventories
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_proxy_fuzz
+from api_proxy_engine import Request
 from api_proxy_place import (
     ALICE,
     BOB,
@@ -32,7 +33,6 @@ from api_proxy_place import (
     LISTED,
     NGINX,
     Place,
-    Request,
     eventually,
     place,
     read_all,

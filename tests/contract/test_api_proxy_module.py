@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from ansible.module_utils import basic
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_ports import Listener
 from ansible_collections.rackwell.gpu.plugins.modules import api_proxy
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -130,10 +132,24 @@ def test_the_life_of_a_proxy(rig: Rig) -> None:
         assert secret not in "".join(rig.logged)
 
 
-def test_verify_tells_what_is_not_as_declared(rig: Rig) -> None:
+def test_verify_tells_what_is_not_as_declared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rig.run(state="checked")["rackwell_error"]["code"] == "proxy-differs"
     rig.run()
-    assert "rackwell_error" not in rig.run(state="checked")
+    digest = hashlib.sha256(rig.drop_in.read_bytes()).hexdigest()
+    told = rig.run(state="checked", drop_in_digest=digest)
+    assert told["rackwell_result"]["engine_listens"] == ["127.0.0.1"]
+    rig.drop_in.write_text("# gone\n")
+    told = rig.run(state="checked", drop_in_digest=digest)
+    assert "the drop-in of nginx.service is not rackwell's" in told["rackwell_error"]["why"]
+    with monkeypatch.context() as patch:
+        everywhere = [Listener("0.0.0.0", rig.here.engine.port, 1)]
+        patch.setattr(api_proxy, "listeners", lambda: everywhere)
+        for state in ("checked", "present"):
+            told = rig.run(state=state)
+            assert (told["rackwell_error"]["code"], told.get("changed")) == ("engine-exposed", None), told
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.here.nginx, "other_sites", lambda: ["/etc/nginx/conf.d/shop.conf"])
+        assert rig.run(state="checked")["rackwell_error"]["code"] == "nginx-in-use"
     told = rig.run(state="checked", keys={"bob": BOB})
     assert told["rackwell_error"]["code"] == "proxy-wrong-answer"
     assert told["rackwell_result"]["asked"]

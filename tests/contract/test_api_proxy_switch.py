@@ -24,7 +24,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
-from api_proxy_place import ALICE, BOB, ENGINE, KEYS, Place, Request, eventually, place, request, status_of
+from api_proxy_engine import Request
+from api_proxy_place import ALICE, BOB, ENGINE, KEYS, Place, eventually, place, request, status_of
 
 SECRETS = [*KEYS.values(), ENGINE]
 

@@ -97,10 +97,9 @@ class ProxyChecks:
             what, why = "the file of the API keys cannot be read", error.strerror or str(error)
             self._add(node.name, "api_proxy_keys_file", "file-unreadable", what, why, "make it yours")
             return
-        for number, line in enumerate(text.splitlines(), 1):
-            parts = line.split()
-            if not parts or parts[0].startswith("#"):
-                continue
+        lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
+        lines = [(number, parts) for number, parts in lines if parts and not parts[0].startswith("#")]
+        for number, parts in lines:
             if len(parts) != 2 or parts[0] in found:
                 why = f"{path}:{number}: a line is NAME KEY, each name once"
                 self._add(
@@ -108,6 +107,10 @@ class ProxyChecks:
                 )
             else:
                 found[parts[0]] = parts[1]
+        if not lines and not given:
+            what, why = "the file of the API keys is empty", f"{path} has no line NAME KEY"
+            fix = "make a key: openssl rand -hex 32"
+            self._add(node.name, "api_proxy_keys_file", "api-key-invalid", what, why, fix)
         self._are_keys(node.name, "api_proxy_keys_file", found)
 
     def _are_keys(self, node: str, variable: str, keys: Mapping[Any, Any]) -> None:

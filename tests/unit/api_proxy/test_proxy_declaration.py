@@ -75,6 +75,7 @@ REFUSED = {
 }
 KEYS = {
     "modes": (ALICE, 0o640, "secret-readable"),
+    "empty": ("# none yet\n\n", 0o600, "api-key-invalid"),
     "short": ("alice short\n", 0o600, "api-key-invalid"),
     "parts": (f"alice {KEY} more\n", 0o600, "api-key-invalid"),
     "names": (f"alice {KEY}\nalice {KEY}x\n", 0o600, "api-key-invalid"),
