@@ -60,7 +60,7 @@ def seeded(site: Path, host: str, drivers: Path) -> Iterator[str]:
     inside(host, "/usr/share/rackwell-lab/seed-apt", "/var/lib/vz/driver/apt", *words)
     lab("reboot", host)
     yield host
-    inside(host, "sh", "-c", CLEAN)
+    inside(host, CLEAN)
     lab("reset", "--host", host)
     lab("reboot", host)
 
@@ -116,7 +116,7 @@ def test_nodes_of_the_host_are_made_anew_when_their_mode_or_number_is_wrong(
 ) -> None:
     """The mode was reset by somebody's rule; nvidia_uvm was loaded anew, and has another number."""
     assert rackwell("host", host, "-i", site).code == 0
-    inside(host, "sh", "-c", "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0")
+    inside(host, "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0")
     seen = rackwell("verify", host, "-i", site)
     assert seen.code == 1
     assert {"device-mode", "device-stale"} == set(seen.codes)
@@ -138,7 +138,7 @@ def test_check_mode_says_what_is_then_done_and_a_second_run_does_nothing(
     assert "NVreg_DmaRemapPeerMmio is 1, and 0 at a boot" in told(held, "reboot-needed")["why"]
     predicted = rackwell("host", seeded, "-i", site, "--check", "--allow-reboot")
     assert predicted.code == 0, predicted.json["problems"]
-    assert inside(seeded, "sh", "-c", f"ls {OPTIONS} 2>&1 || true").startswith("ls:"), "check mode wrote"
+    assert inside(seeded, f"ls {OPTIONS} 2>&1 || true").startswith("ls:"), "check mode wrote"
     done = rackwell("host", seeded, "-i", site, "--allow-reboot")
     assert done.code == 0, done.json["problems"]
     assert changed(predicted) == changed(done)
@@ -159,7 +159,7 @@ def test_a_new_kernel_a_stale_initramfs_and_lost_settings_are_told_and_repaired(
     made = f"mkdir -p /lib/modules/{NEW_KERNEL}; cd /lib/modules/{NEW_KERNEL}; touch modules.order modules.builtin"
     made += f"; ln -sfn /usr/src/linux-headers-{NEW_KERNEL} build; touch /boot/vmlinuz-{NEW_KERNEL}"
     made += f"; mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
-    inside(seeded, "sh", "-c", made + "; nvidia-smi -pm 0; nvidia-smi -pl 600")
+    inside(seeded, made + "; nvidia-smi -pm 0; nvidia-smi -pl 600")
     seen = rackwell("verify", seeded, "-i", site)
     assert seen.code == 1
     assert {"kernel-without-module", "initramfs-stale", "persistence-off", "power-limit"} == set(seen.codes)
@@ -181,7 +181,7 @@ def test_hmm_lost_through_a_stale_initramfs_needs_a_boot_and_gets_it(seeded: str
     """What modprobe's file says is right all the time; power and persistence are set by their unit at each boot."""
     site = pair()
     stale = f"mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
-    inside(seeded, "sh", "-c", stale)
+    inside(seeded, stale)
     lab("reboot", seeded)
     assert inside(seeded, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "N"
     seen = rackwell("verify", seeded, "-i", site)
@@ -196,7 +196,7 @@ def test_hmm_lost_through_a_stale_initramfs_needs_a_boot_and_gets_it(seeded: str
 
 @more
 def test_a_build_that_fails_silently_leaves_the_pair_of_before(seeded: str, pair: Callable[..., Path]) -> None:
-    inside(seeded, "sh", "-c", f'echo \'{{"{OLDER}": {{"{OTHER_KERNEL}": "silent"}}}}\' >/etc/rackwell-lab-dkms.json')
+    inside(seeded, f'echo \'{{"{OLDER}": {{"{OTHER_KERNEL}": "silent"}}}}\' >/etc/rackwell-lab-dkms.json')
     ended = rackwell("host", seeded, "-i", pair(OLDER), "--allow-reboot")
     inside(seeded, "rm", "/etc/rackwell-lab-dkms.json")
     assert (ended.code, ended.codes) == (3, ["dkms-build-failed"]), ended.json["problems"]
@@ -224,7 +224,7 @@ def test_leftovers_of_a_passthrough_and_nouveau(seeded: str, pair: Callable[...,
     script = (
         f"printf '{conf}' >/etc/modprobe.d/vfio.conf; echo vfio-pci >>/etc/modules; touch /etc/rackwell-lab-nouveau"
     )
-    inside(seeded, "sh", "-c", f"{script}; rm {OPTIONS}; update-initramfs -u -k all")
+    inside(seeded, f"{script}; rm {OPTIONS}; update-initramfs -u -k all")
     lab("reboot", seeded)
     seen = rackwell("verify", seeded, "-i", pair())
     assert seen.code == 1
@@ -243,7 +243,7 @@ def test_leftovers_of_a_passthrough_and_nouveau(seeded: str, pair: Callable[...,
 @more
 def test_secure_boot_is_told_before_anything_is_touched(seeded: str, pair: Callable[..., Path]) -> None:
     inside(
-        seeded, "sh", "-c", "mkdir -p /sys/module/module/parameters; echo Y >/sys/module/module/parameters/sig_enforce"
+        seeded, "mkdir -p /sys/module/module/parameters; echo Y >/sys/module/module/parameters/sig_enforce"
     )
     ended = rackwell("host", seeded, "-i", pair())
     inside(seeded, "rm", "-r", "/sys/module/module")
@@ -262,18 +262,18 @@ def test_packages_pinned_against_a_real_upgrade(seeded: str, pair: Callable[...,
     inside(seeded, "nvidia-uninstall", "--silent")
     ended = rackwell("host", seeded, "-i", site, "--allow-reboot")
     assert ended.code == 0, ended.json["problems"]
-    inside(seeded, "sh", "-c", "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade")
-    assert inside(seeded, "dpkg-query", "--show", "--showformat", "${Version}", "libcuda1") == f"{OLDER}-1"
+    inside(seeded, "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade")
+    assert inside(seeded, "dpkg-query", "--show", "--showformat", "'${Version}'", "libcuda1") == f"{OLDER}-1"
     assert inside(seeded, "cat", "/sys/module/nvidia/version") == OLDER
     again = rackwell("host", seeded, "-i", site)
     assert (again.code, again.result["changed"]) == (0, 0), again.json
     # the hand that takes the pin away, and the upgrade that follows
-    inside(seeded, "sh", "-c", "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda")
+    inside(seeded, "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda")
     seen = rackwell("verify", seeded, "-i", site)
     assert {"driver-host-only", "module-options"} <= set(seen.codes), seen.codes
     back = rackwell("host", seeded, "-i", site)
     assert back.code == 0, back.json["problems"]
-    assert inside(seeded, "dpkg-query", "--show", "--showformat", "${Version}", "libcuda1") == f"{OLDER}-1"
+    assert inside(seeded, "dpkg-query", "--show", "--showformat", "'${Version}'", "libcuda1") == f"{OLDER}-1"
 
 
 @pytest.fixture(scope="module")
@@ -284,12 +284,12 @@ def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator
     vmid = yaml.safe_load((site / f"host_vars/{container}.yml").read_text())["pve_container_vmid"]
     seed = f"/usr/share/rackwell-lab/seed-apt /var/lib/vz/newer/apt {NEWER}=/var/lib/vz/newer/{NEWER}"
     pack = "rm /etc/apt/sources.list.d/rackwell-lab.list; tar -C /var/lib/vz/newer -cf /var/lib/vz/newer.tar apt"
-    inside(host, "sh", "-c", f"{seed}; {pack}; pct push {vmid} /var/lib/vz/newer.tar /root/newer.tar")
+    inside(host, f"{seed}; {pack}; pct push {vmid} /var/lib/vz/newer.tar /root/newer.tar")
     listed = "echo 'deb [trusted=yes] file:/root/apt ./' >/etc/apt/sources.list.d/rackwell-lab.list"
     # the sandbox's user cannot read below /root
-    inside(container, "sh", "-c", f"tar -C /root -xf /root/newer.tar; {listed}; apt-get update")
+    inside(container, f"tar -C /root -xf /root/newer.tar; {listed}; apt-get update")
     yield
-    inside(container, "sh", "-c", "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
+    inside(container, "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
     inside(host, "rm", "-rf", "/var/lib/vz/newer", "/var/lib/vz/newer.tar")
 
 
@@ -297,11 +297,11 @@ def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator
 def test_an_upgrade_in_the_container_does_not_replace_the_user_space(
     site: Path, container: str, repository: None, edited: Callable[..., Path]
 ) -> None:
-    refused = inside(container, "sh", "-c", "apt-get -y install nvidia-driver-cuda 2>&1; apt-get -y dist-upgrade; true")
+    refused = inside(container, "apt-get -y install nvidia-driver-cuda 2>&1; apt-get -y dist-upgrade; true")
     assert "610" not in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), refused
     # before rackwell pinned, or where a hand took the pin away
     upgrade = "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda; ldconfig"
-    inside(container, "sh", "-c", "export DEBIAN_FRONTEND=noninteractive; " + upgrade)
+    inside(container, "export DEBIAN_FRONTEND=noninteractive; " + upgrade)
     assert NEWER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
     seen = rackwell("verify", container, "-i", site, "--quick")
     assert seen.code == 1
@@ -314,6 +314,6 @@ def test_an_upgrade_in_the_container_does_not_replace_the_user_space(
     ended = rackwell("provision", container, "-i", may, "--no-bench")
     assert ended.code == 0, ended.json["problems"]
     assert DRIVER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
-    assert inside(container, "sh", "-c", f"ls /usr/lib/x86_64-linux-gnu/*{NEWER}* 2>/dev/null || true") == ""
+    assert inside(container, f"ls /usr/lib/x86_64-linux-gnu/*{NEWER}* 2>/dev/null || true") == ""
     again = rackwell("provision", container, "-i", may, "--no-bench")
     assert (again.code, again.result["changed"]) == (0, 0), again.json

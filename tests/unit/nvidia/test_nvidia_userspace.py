@@ -64,9 +64,8 @@ def file_of(driver: Driver) -> dict[str, Any]:
 def test_installs_once(run: Run, driver: Driver) -> None:
     first = run(version=VERSION, **file_of(driver))
     assert first["changed"], first
-    assert first["diff"]["before"] == "libcuda.so.1: absent\nlibnvidia-ml.so.1: absent\nnvidia-smi: absent\n" + (
-        "apt's preferences: not written\n"
-    )
+    before = "libcuda.so.1: absent\nlibnvidia-ml.so.1: absent\nnvidia-smi: absent\napt's preferences: not written\n"
+    assert first["diff"]["before"] == before
     assert first["diff"]["after"] == (
         f"libcuda.so.1: {VERSION}\nlibnvidia-ml.so.1: {VERSION}\nnvidia-smi: present\napt's preferences: written\n"
     )
