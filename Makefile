@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The two commands of the README; each sets up what it needs. Everything else is a part of them.
-.PHONY: demo test setup lint unit lock clean help
+.PHONY: demo test test-engine setup lint unit lock clean help
 
 demo: ## set up, then provision, serve and benchmark in the laboratory, and leave it running
 	@RACKWELL_SETUP=demo scripts/setup
@@ -9,6 +9,10 @@ demo: ## set up, then provision, serve and benchmark in the laboratory, and leav
 test: ## set up, then pass all tests
 	@scripts/setup
 	@scripts/test
+
+test-engine: ## the real SGLang on a processor, under rackwell's unit (25 GB of disk; docs/engine.md)
+	@scripts/setup
+	@scripts/test-engine
 
 setup: ## only set up
 	@scripts/setup
@@ -28,4 +32,4 @@ clean: ## stop and remove the laboratory's instances demo and test (its cache st
 	@python3 tests/lab/lab.py down --purge --name demo
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
