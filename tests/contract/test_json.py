@@ -123,6 +123,15 @@ RESULTS: dict[str, dict[str, Any]] = {
         log=TEXT,
         seconds={"type": "number"},
     ),
+    "host": table(
+        host=TEXT,
+        check={"type": "boolean"},
+        changed={"type": "integer"},
+        changes=every(table(host=TEXT, role=TEXT, task=TEXT, diff=TEXT)),
+        checks=every(table(item=TEXT, verdict=TEXT, evidence=TEXT, findings={"type": "array"})),
+        log=TEXT,
+        seconds={"type": "number"},
+    ),
     "verify": table(
         container=TEXT,
         host=TEXT,
@@ -227,6 +236,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 ARGUMENTS = {
     "provision": ["glm5-01"],
+    "host": ["pve1"],
     "verify": ["glm5-01"],
     "status": [],
     "bench": ["glm5-01"],
@@ -407,6 +417,19 @@ def test_verify_tells_the_drift(rig: Rig) -> None:
     assert [one["severity"] for one in envelope["result"]["drift"]] == ["error", "warning", "note"]
     assert "differs" in rig.codes(envelope)
     assert envelope["exit_code"] == 1
+
+
+def test_verify_of_a_host_has_the_form_of_a_container_s(rig: Rig) -> None:
+    acs = {"item": "acs", "verdict": "pass", "evidence": "12 ports", "findings": []}
+    looked = [
+        {"schema": "rackwell.host_clock/1", "checks": [{**acs, "item": "clock"}]},
+        {"schema": "rackwell.pve_platform/1", "checks": [acs]},
+        HOST,
+    ]
+    rig.machines.on("host_verify", *(("ok", "pve1", "pve_host", {"rackwell_result": one}) for one in looked))
+    envelope = rig.json("verify", "pve1")
+    jsonschema.validate(envelope, ENVELOPE)
+    jsonschema.validate(envelope["result"], RESULTS["verify"])
 
 
 def test_usage_error(rig: Rig) -> None:

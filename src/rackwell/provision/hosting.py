@@ -74,6 +74,7 @@ class HostVerified:
             "host": self.host,
             "verdict": self.verdict,
             "checks": [item.as_dict() for item in self.items],
+            "drift": [],
             "gate": None,
             "report": None,
             "page": None,
