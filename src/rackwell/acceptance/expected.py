@@ -11,11 +11,13 @@ from typing import Any
 from rackwell.acceptance.reaching import Machine
 from rackwell.site.declaration import Site
 from rackwell.site.node import Node
-from rackwell.site.profile import FROM_PROFILE, Profile
+from rackwell.site.profile import Profile
 
 SCHEMA = "rackwell.acceptance_expected/1"
 SECRET = re.compile(r"(^|[-_])(key|token|password|passwd|secret|credential)s?($|[-_])", re.IGNORECASE)
-"""Names of flags and variables whose values are nobody's business: the suite is told of the names alone."""
+"""Names of variables whose values are nobody's business: the suite is told of the names alone."""
+SECRET_FLAG = re.compile(r"(^|-)(api-key|password|secret|auth-token|hf-token)$")
+"""Flags that must not be on the command line; the server is given them in a file."""
 
 _LXC = (
     *("vmid", "hostname", "unprivileged", "cores", "memory", "swap", "onboot", "gpus", "device_mode", "bridge", "ip"),
@@ -105,7 +107,7 @@ def _server(container: Node, profile: Profile) -> dict[str, Any]:
         "host": profile.server.host,
         "port": profile.server.port,
     }
-    secret = {name for name in flags if SECRET.search(name) and name not in FROM_PROFILE}
+    secret = {name for name in flags if SECRET_FLAG.search(name)}
     hidden = {name for name in profile.environment if SECRET.search(name)}
     return {
         "unit": "rackwell-inference.service",

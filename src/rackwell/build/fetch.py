@@ -18,6 +18,7 @@ from rackwell.build.files import no_space, sha256_of, write_atomically
 from rackwell.build.lock import DEADLINE_S, LockedWheel, late
 from rackwell.build.wheelfile import MALFORMED, platforms, refuse_unsafe
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.mirror.store import Mirror
 
 _MARGIN = 64 << 20
 
@@ -28,12 +29,16 @@ _Stamp = tuple[int, int, int, int]
 class Blobs:
     """``blobs/sha256/<hex>``: contents by their hash. A blob is there whole or not at all.
 
+    Args:
+        mirror: where everything comes from that is missing; None for an index.
+
     ``verified.json`` has a stamp (inode, size, times) of each file as it was when it was last hashed. Only
     `missing` looks at it, and only for those that the caller will take at their word.
     """
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, mirror: Mirror | None = None) -> None:
         self.folder = state / "blobs" / "sha256"
+        self.mirror = mirror
         self._stamps_file = state / "verified.json"
 
     def path(self, sha256: str) -> Path:
@@ -126,6 +131,9 @@ def fetch(
     if shutil.disk_usage(folder).free < size + _MARGIN:
         raise no_space(folder, size + _MARGIN)
     progress(f"fetching {len(wanted)} wheels, {size / 1e6:,.0f} MB")
+    if blobs.mirror is not None:
+        _from_mirror(blobs.mirror, wanted, blobs, folder)
+        return len(wanted)
     requirements = folder / "fetch.txt"
     requirements.write_text(
         "".join(f"{w.project}=={w.version} --hash=sha256:{w.sha256}\n" for w in sorted(wanted.values())),
@@ -150,6 +158,16 @@ def fetch(
         _check(path)
         blobs.add_file(path, wheel.sha256)
     return len(wanted)
+
+
+def _from_mirror(mirror: Mirror, wanted: dict[str, LockedWheel], blobs: Blobs, folder: Path) -> None:
+    for filename, wheel in wanted.items():
+        entry = mirror.find(wheel.sha256)
+        if entry is None:
+            raise mirror.lacks(f"the wheel {filename} ({wheel.sha256[:12]})")
+        mirror.bring(entry, folder / filename)
+        _check(folder / filename)
+        blobs.add_file(folder / filename, wheel.sha256)
 
 
 def _check(path: Path) -> None:

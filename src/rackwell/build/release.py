@@ -23,6 +23,7 @@ from rackwell.build.model import BuildSpec, Source
 from rackwell.build.probewheel import probe_wheel
 from rackwell.build.wheelfile import MALFORMED, PLATFORM, Wheel, WheelName, best, patched
 from rackwell.errors import ExitCode, Problem, RackwellError
+from rackwell.mirror.store import Mirror
 from rackwell.site.files import is_file
 
 Progress = Callable[[str], None]
@@ -64,6 +65,7 @@ def make_release(
     progress: Progress,
     relock: bool = False,
     python: str | None = None,
+    mirror: Mirror | None = None,
 ) -> Release:
     """Make the release of `spec`, or find it made.
 
@@ -74,6 +76,7 @@ def make_release(
         relock: resolve again though the build's inputs are as they were.
         python: the container's Python, for builds that follow it; else the build file's. A version other than the build
             file's has a lock of its own, ``NAME-py3.13.lock``, and a link of that name beside the build's.
+        mirror: where all wheels come from; nothing else is asked, then.
 
     Raises:
         RackwellError: the build does not hold (exit 2), or it could not be made (exit 1). Nothing half-made stays.
@@ -90,7 +93,7 @@ def make_release(
         if not patch.meta.touches_at(patch.version):
             progress(f"note: the engine does not run what patch {patch.name} changes in {patch.version}")
     with telling_file_errors(state), scratch(state) as folder:
-        blobs = Blobs(state)
+        blobs = Blobs(state, mirror)
         yard = gitbuild.Yard(spec, state, blobs, folder, progress)
         lock_path = _lock_path(spec, state, catalog, suffix)
         lock = _lock(yard, lock_path, version, relock)
@@ -127,6 +130,11 @@ def manifest_bytes(manifest: dict[str, Any]) -> bytes:
     return json.dumps(manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
+def lock_path(spec: BuildSpec, state: Path, catalog: Path, python: str | None) -> Path:
+    """Where the lock of a build is, for the Python that it is made for."""
+    return _lock_path(spec, state, catalog, "" if python in (None, spec.python) else f"-py{python}")
+
+
 def _lock_path(spec: BuildSpec, state: Path, catalog: Path, suffix: str) -> Path:
     """Beside the build file; for a build that ships with rackwell, in the site."""
     shipped = spec.path.absolute().parent == (catalog / "builds").absolute()
@@ -143,12 +151,28 @@ def _lock(yard: gitbuild.Yard, path: Path, python: str, relock: bool) -> locks.L
     if found is not None and found.inputs == inputs:
         progress(f"lock {path.name}: {len(found.wheels)} wheels, unchanged")
         return found
+    if yard.blobs.mirror is not None:
+        raise _unresolved(path, yard.blobs.mirror, found is not None)
     reason = "asked for" if relock else "the build's inputs changed" if found else "there is none yet"
     progress(f"lock {path.name}: resolving ({reason})")
     lock = locks.resolve(spec, python, gitbuild.lock_git(yard))
     locks.write_lock(path, lock)
     progress(f"lock {path.name}: {len(lock.wheels)} wheels")
     return lock
+
+
+def _unresolved(path: Path, mirror: Mirror, other: bool) -> RackwellError:
+    why = "its lock is of other inputs" if other else "it has no lock"
+    return RackwellError(
+        Problem(
+            "lock-missing",
+            f"which wheels the build takes cannot be found out: {why}, and this site asks no index",
+            str(path),
+            f"everything comes from {mirror.place}",
+            "run `rackwell mirror` where there is a network, and bring the lock over with the mirror",
+        ),
+        ExitCode.INVALID,
+    )
 
 
 def _shipped_lock(spec: BuildSpec, path: Path, inputs: str, progress: Progress) -> locks.Lock | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rackwell import shipped
 from rackwell.build import load_build, make_release
+from rackwell.provision import mirrored
 from rackwell.provision.declared import BUILD_ROLES, build_file
 from rackwell.provision.progress import Progress
 from rackwell.site.declaration import Site
@@ -55,9 +56,27 @@ class Built:
         }
 
 
-def make(site: Site, name: str, progress: Progress, *, relock: bool = False, python: str | None = None) -> Built:
-    """Make the release of build `name`. Raises RackwellError (exit 2 or 1)."""
+def make(
+    site: Site,
+    name: str,
+    progress: Progress,
+    *,
+    relock: bool = False,
+    python: str | None = None,
+    online: bool = False,
+) -> Built:
+    """Make the release of build `name`; at a site with a mirror, from that alone.
+
+    Args:
+        online: from the network, though the site has a mirror: to fill it.
+
+    Raises:
+        RackwellError: exit 2 or 1.
+    """
     spec = load_build(build_file(site, name))
+    mirror = None if online else mirrored.use(site, progress)
+    if mirror is not None:
+        mirrored.prepare(site, mirror, name, python)
 
     def tell(text: str) -> None:
         # the builder indents what belongs to the line before, such as each wheel of a fetch
@@ -71,6 +90,7 @@ def make(site: Site, name: str, progress: Progress, *, relock: bool = False, pyt
         progress=tell,
         relock=relock,
         python=python,
+        mirror=mirror,
     )
     return Built(name, release.digest, release.path, release.changed, release.manifest)
 

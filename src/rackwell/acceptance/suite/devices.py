@@ -7,7 +7,8 @@ from typing import Any
 
 from testinfra.host import Host
 
-from rackwell.acceptance.suite.asking import python
+from rackwell.acceptance.suite.asking import python, run
+from rackwell.acceptance.suite.claims import Claims
 
 _LOOK = """
 import glob, json, os, re, stat
@@ -47,15 +48,11 @@ def look(host: Host) -> dict[str, Any]:
     return found
 
 
-def smi(host: Host, *fields: str) -> list[list[str]]:
-    """What nvidia-smi says, a row a GPU.
-
-    Raises:
-        UnansweredError: it failed.
-    """
-    from rackwell.acceptance.suite.asking import output
-
-    told = output(host, "nvidia-smi --query-gpu=%s --format=csv,noheader", ",".join(fields))
+def smi(host: Host, claim: Claims, *fields: str) -> list[list[str]]:
+    """What nvidia-smi says, a row a GPU. That it says something is claimed."""
+    code, told = run(host, "nvidia-smi --query-gpu=%s --format=csv,noheader", ",".join(fields))
+    fix = "user space and kernel module differ, or a GPU fails: rackwell verify and dmesg tell which"
+    claim(code == 0, expected="an answer of nvidia-smi", found=told if code else "", fix=fix)
     return [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
 
 

@@ -58,7 +58,7 @@ def test_gpus(lxc: Host, want: Want, claim: Claims) -> None:
     """nvidia-smi inside sees the declared GPUs with the declared driver."""
     gpus = want["lxc"]["gpus"]
     count = int(want["pve"]["gpus"]) if gpus == "all" else len(gpus)
-    rows = devices.smi(lxc, "index", "driver_version")
+    rows = devices.smi(lxc, claim, "index", "driver_version")
     fix = f"{want['commands']['verify']} tells which are missing"
     claim(len(rows) == count, expected=f"{count} GPUs", found=f"{len(rows)} GPUs", fix=fix)
     versions = {row[1] for row in rows}

@@ -48,7 +48,7 @@ def test_gpus(seen: dict[str, Any], pve: Host, want: Want, claim: Claims) -> Non
     count = int(want["pve"]["gpus"])
     fix = "look at dmesg for a GPU that fell off the bus, and at lspci; else correct pve_host_gpus"
     claim(len(seen["gpus"]) == count, expected=f"{count} GPUs", found=f"{len(seen['gpus'])} GPUs", fix=fix)
-    versions = [row[0] for row in devices.smi(pve, "driver_version")]
+    versions = [row[0] for row in devices.smi(pve, claim, "driver_version")]
     wanted = [want["pve"]["driver_version"]] * count
     fix = "user space and kernel module of the host differ: install the driver anew"
     claim(versions == wanted, expected=f"{count} times {wanted[0]}", found=sorted(set(versions)), fix=fix)
@@ -77,7 +77,7 @@ def test_hmm(pve: Host, want: Want, claim: Claims) -> None:
 
 def test_persistence(pve: Host, want: Want, claim: Claims) -> None:
     """The driver keeps the GPUs initialised (persistence mode)."""
-    off = [index for index, mode in devices.smi(pve, "index", "persistence_mode") if mode != "Enabled"]
+    off = [index for index, mode in devices.smi(pve, claim, "index", "persistence_mode") if mode != "Enabled"]
     fix = f"systemctl enable --now nvidia-persistenced on {want['host']}, or nvidia-smi -pm 1"
     claim(not off, expected="on for every GPU", found=f"off for GPU {', '.join(off)}" if off else "on", fix=fix)
 

@@ -58,15 +58,13 @@ print(json.dumps({"words": shown, "cwd": os.readlink(base + "cwd"), "exe": os.re
 """
 _ASK = """
 import http.client, json, sys
-pid, host, port, path, body, seconds = json.loads(sys.argv[1])
-words = open("/proc/%d/cmdline" % pid, "rb").read().decode("utf-8", "replace").split("\\0")
-key = ""
-for at, word in enumerate(words):
-    # the engine's own key, which has to be on its command line, goes no further than this container
-    if word == "--api-key" and at + 1 < len(words):
-        key = words[at + 1]
-    elif word.startswith("--api-key="):
-        key = word.partition("=")[2]
+host, port, path, body, seconds = json.loads(sys.argv[1])
+try:
+    # the engine's own key goes no further than this container
+    with open("/etc/rackwell/inference.secrets") as stream:
+        key = str(json.load(stream).get("api-key") or "")
+except (OSError, ValueError):
+    key = ""
 headers = {"Content-Type": "application/json"}
 if key:
     headers["Authorization"] = "Bearer " + key
@@ -144,10 +142,6 @@ def test_unit_file(lxc: Host, want: Want, claim: Claims) -> None:
     owner, mode = found.split()
     good = owner == "root" and not int(mode, 8) & 0o022
     claim(good, expected="root's, writable by nobody else", found=found, fix=f"chown root {path}; chmod 0644 {path}")
-    if want["server"]["secret_flags"]:
-        good = not int(mode, 8) & 0o077
-        fix = f"{want['commands']['provision']} writes it for root alone"
-        claim(good, expected="mode 0600: it holds a key", found=found, fix=fix)
 
 
 def test_release(process: dict[str, Any], lxc: Host, want: Want, claim: Claims) -> None:
@@ -160,7 +154,6 @@ def test_release(process: dict[str, Any], lxc: Host, want: Want, claim: Claims) 
 def test_flags(process: dict[str, Any], lxc: Host, want: Want, claim: Claims) -> None:
     """What runs has the profile's flags, all of them and no others."""
     declared = {name: _values(value) for name, value in want["server"]["flags"].items() if value not in (None, False)}
-    declared |= dict.fromkeys(want["server"]["secret_flags"])
     found: dict[str, list[str]] = {}
     name = ""
     for word in process["words"][process["words"].index("sglang.launch_server") + 1 :]:
@@ -170,9 +163,9 @@ def test_flags(process: dict[str, Any], lxc: Host, want: Want, claim: Claims) ->
         elif name:
             found[name].append(word)
     wrong = [
-        f"--{one} {' '.join(values or [])}".strip()
+        f"--{one} {' '.join(values)}".strip()
         for one, values in declared.items()
-        if one not in found or (values is not None and not _same(found[one], values))
+        if one not in found or not _same(found[one], values)
     ]
     more = sorted(set(found) - set(declared))
     seen = [f"--{one.split()[0][2:]} {' '.join(found.get(one.split()[0][2:], ['is absent']))}" for one in wrong]
@@ -259,26 +252,26 @@ def test_not_reachable(pve: Host, want: Want, claim: Claims) -> None:
     claim(not reached, expected="closed", found=found, fix=fix)
 
 
-def _ask(lxc: Host, want: Want, pid: int, path: str, body: Any = None, seconds: int = 60) -> tuple[int, str]:
+def _ask(lxc: Host, want: Want, path: str, body: Any = None, seconds: int = 60) -> tuple[int, str]:
     host = want["server"]["host"].strip("[]")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
-    status, text = python(lxc, _ASK, pid, host, want["server"]["port"], path, body, seconds, seconds=seconds + 10)
+    status, text = python(lxc, _ASK, host, want["server"]["port"], path, body, seconds, seconds=seconds + 10)
     return int(status), str(text)
 
 
 @pytest.mark.usefixtures("process")
-def test_health(pid: int, lxc: Host, want: Want, claim: Claims) -> None:
+def test_health(lxc: Host, want: Want, claim: Claims) -> None:
     """/health answers, and the model has the declared name."""
-    status, text = _ask(lxc, want, pid, "/health")
+    status, text = _ask(lxc, want, "/health")
     claim(status == 200, expected="200", found=f"{status} {text[:100]}".strip(), fix=want["commands"]["logs"])
-    status, text = _ask(lxc, want, pid, "/v1/models")
+    status, text = _ask(lxc, want, "/v1/models")
     names = re.findall(r'"id"\s*:\s*"([^"]*)"', text)
     good = want["server"]["served_name"] in names
     claim(good, expected=want["server"]["served_name"], found=names or text, fix=want["commands"]["provision"])
 
 
 @pytest.mark.usefixtures("process")
-def test_answer(pid: int, lxc: Host, want: Want, claim: Claims) -> None:
+def test_answer(lxc: Host, want: Want, claim: Claims) -> None:
     """A greedy request gets the known answer, twice the same."""
     sane = want["server"]["sane"]
     body = {
@@ -290,7 +283,7 @@ def test_answer(pid: int, lxc: Host, want: Want, claim: Claims) -> None:
     fix = f"{want['commands']['verify']}; a model that answers wrongly must not serve: see docs/diagnose.md"
     answers = []
     for _ in range(2):
-        status, text = _ask(lxc, want, pid, "/v1/completions", body, 300)
+        status, text = _ask(lxc, want, "/v1/completions", body, 300)
         claim(status == 200, expected="200", found=f"{status} {text[:200]}" if status != 200 else "200", fix=fix)
         answers.append(re.sub(r'\\"', "'", "".join(re.findall(r'"text"\s*:\s*"((?:[^"\\]|\\.)*)"', text))))
     found = [repr(answer) for answer in dict.fromkeys(answers)]
@@ -324,8 +317,14 @@ def test_secrets(lxc: Host, want: Want, claim: Claims) -> None:
         for path, mode, uid, _ in found
         if uid != 0
         or int(mode, 8) & 0o022
-        or ((path.endswith(".env") or path.startswith("/etc/rackwell/api-proxy")) and int(mode, 8) & 0o077)
+        or (
+            (path.endswith((".env", ".secrets")) or path.startswith("/etc/rackwell/api-proxy")) and int(mode, 8) & 0o077
+        )
     ]
     fix = "chown root and chmod 0600 it, and change what it held: others could read it"
+    keys = "/etc/rackwell/inference.secrets"
+    there = any(path == keys for path, *_ in found)
+    if want["server"]["secret_flags"]:
+        claim(there, expected=f"{keys} with the profile's keys", found="there" if there else "it is missing", fix=fix)
     claim(bool(found), expected="files", found=f"{len(found)} files and folders", fix=want["commands"]["provision"])
     claim(not wrong, expected="root's alone", found=wrong or "root's alone", fix=fix)
