@@ -330,7 +330,8 @@ def _proxy(played: PlayResult, container: str, failures: list[Failure]) -> list[
     certificate = report.get("certificate") or {}
     left = int(certificate.get("days_left") or 0)
     asked = ", ".join(f"{one['status']} {one['name']}" for one in report.get("asked") or [])
-    text = f"port {report.get('port')}: {asked}; certificate ({certificate.get('from')}) for {left} more days"
+    engine = f"; engine on {', '.join(report['engine_listens'])} alone" if report.get("engine_listens") else ""
+    text = f"port {report.get('port')}: {asked}{engine}; certificate ({certificate.get('from')}) for {left} more days"
     return [Item("proxy", DEGRADED if left <= int(certificate.get("warn_days") or 0) else PASS, text)]
 
 
