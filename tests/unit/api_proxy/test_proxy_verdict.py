@@ -29,7 +29,11 @@ def report(days: int) -> dict[str, Any]:
         {"name": "GET /v1/models without a key", "expected": 401, "status": 401, "why": ""},
         {"name": "GET /server_info with the key", "expected": 404, "status": 404, "why": ""},
     ]
-    return {"asked": asked, "certificate": {"from": "controller", "days_left": days, "warn_days": 21}}
+    return {
+        "asked": asked,
+        "engine_listens": ["127.0.0.1"],
+        "certificate": {"from": "controller", "days_left": days, "warn_days": 21},
+    }
 
 
 def test_no_row_where_no_proxy_is_declared() -> None:
@@ -42,6 +46,7 @@ def test_it_answers_and_its_certificate_has_days_left() -> None:
     verdict, evidence = found
     assert verdict == verifying.PASS
     assert "401 GET /v1/models without a key" in evidence
+    assert "engine on 127.0.0.1 alone; " in evidence
     assert "60 more days" in evidence
 
 
