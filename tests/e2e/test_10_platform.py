@@ -129,7 +129,18 @@ def test_a_translating_iommu_and_acs_that_comes_back(
     again = rackwell("host", host, "-i", wanted)
     assert (again.code, changes(again)) == (0, [])
 
-    inside(host, "sed", "-i", "s/iommu=pt/amd_iommu=off iommu=pt/", "/etc/default/grub")
+
+@more
+def test_what_hands_undo_is_told_and_brought_back(
+    declared: Callable[..., Path], booted: Callable[..., None], host: str
+) -> None:
+    """Options that contradict each other, update-grub not run, ACS back on at two ports, the unit disabled."""
+    booted("grub", "iommu=pt")
+    wanted = declared(pve_host_iommu="pt", pve_host_acs="clear")
+    made = rackwell("host", host, "-i", wanted)
+    # the options are there and booted: no consent is needed for the unit
+    assert made.code == 0, made.json["problems"]
+    inside(host, "sed -i 's/iommu=pt/amd_iommu=off iommu=pt/' /etc/default/grub")
     inside(host, "systemctl", "disable", UNIT)
     lab("set", "--host", host, "gpu", f'acs.on=["{PORT}", "{OTHER_PORT}"]')
     seen = rackwell("verify", host, "-i", wanted)
@@ -150,7 +161,7 @@ def test_systemd_boot_and_the_file_that_it_does_not_read(
     declared: Callable[..., Path], booted: Callable[..., None], host: str, site: Path
 ) -> None:
     inside(host, SEED, "systemd-boot")
-    inside(host, "sed", "-i", 's/"quiet"/"quiet iommu=pt"/', "/etc/default/grub")
+    inside(host, """sed -i 's/"quiet"/"quiet iommu=pt"/' /etc/default/grub""")
     lab("reboot", host)
     seen = rackwell("verify", host, "-i", site)
     assert codes(seen) == {"boot-file-not-read", "iommu-translated"}
@@ -204,8 +215,11 @@ def test_a_user_who_is_not_root(edited: Edit, host: str, site: Path) -> None:
         assert "not-root" in plain.codes
         fix = next(problem["fix"] for problem in plain.json["problems"] if problem["code"] == "not-root")
         assert "ansible_become" in fix
+        with_sudo = edited({f"host_vars/{host}.yml": {"ansible_become": True}})
+        refused = rackwell("verify", host, "-i", with_sudo)
+        assert (refused.code, set(refused.codes)) == (1, {"become-failed"})
         inside(host, "echo 'operator-e2e ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/operator-e2e")
-        allowed = rackwell("verify", host, "-i", edited({f"host_vars/{host}.yml": {"ansible_become": True}}))
+        allowed = rackwell("verify", host, "-i", with_sudo)
         assert allowed.code == 0, allowed.json["problems"]
     finally:
         inside(host, "rm -f /etc/sudoers.d/operator-e2e; userdel -r operator-e2e 2>/dev/null")
