@@ -23,7 +23,7 @@ _LXC = (
     *("vmid", "hostname", "unprivileged", "cores", "memory", "swap", "onboot", "gpus", "device_mode", "bridge", "ip"),
     *("gateway", "memlock", "shm_size", "cpuset"),
 )
-_PVE = ("driver_version", "gpus", "modules", "disable_hmm", "nodes_unit", "manage_driver")
+_PVE = ("driver_version", "gpus", "modules", "disable_hmm", "nodes_unit", "manage_driver", "power_limit", "iommu")
 
 
 def expected(site: Site, container: Node, machines: Mapping[str, Machine]) -> dict[str, Any]:

@@ -82,6 +82,34 @@ def test_persistence(pve: Host, want: Want, claim: Claims) -> None:
     claim(not off, expected="on for every GPU", found=f"off for GPU {', '.join(off)}" if off else "on", fix=fix)
 
 
+def test_power_limit(pve: Host, want: Want, claim: Claims) -> None:
+    """Every GPU has the declared power limit."""
+    watts = int(want["pve"]["power_limit"] or 0)
+    if not watts:
+        pytest.skip("pve_host_power_limit is not declared")
+    limits = {row[0]: row[1] for row in devices.smi(pve, claim, "index", "power.limit")}
+    wrong = [f"GPU {index}: {limit}" for index, limit in limits.items() if abs(float(limit.split()[0]) - watts) > 1]
+    fix = f"{want['commands']['provision']}, or nvidia-smi -pl {watts}"
+    claim(not wrong, expected=f"{watts} W", found=wrong or f"{watts} W", fix=fix)
+
+
+def test_iommu(pve: Host, want: Want, claim: Claims) -> None:
+    """The IOMMU is as declared: off, or passing the GPUs through untranslated."""
+    policy = want["pve"]["iommu"]
+    if policy not in {"off", "pt"}:
+        pytest.skip("pve_host_iommu is not declared")
+    told = output(
+        pve,
+        'for d in /sys/bus/pci/devices/*; do [ "$(cat "$d/vendor" 2>/dev/null)" = 0x10de ] || continue; '
+        '[ -e "$d/iommu_group/type" ] && cat "$d/iommu_group/type"; done; true',
+    )
+    types = set(told.split())
+    good = not types if policy == "off" else types == {"identity"}
+    expected = "no IOMMU group" if policy == "off" else "identity"
+    fix = "see docs/host.md: the kernel command line and the board's settings; a reboot"
+    claim(good, expected=expected, found=types or "no IOMMU group", fix=fix)
+
+
 def test_kernel(pve: Host, want: Want, claim: Claims) -> None:
     """The kernel that is pinned with the driver runs, and is pinned."""
     kernel = want["pve"]["kernel"]
