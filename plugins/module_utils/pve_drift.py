@@ -174,7 +174,7 @@ def _changes(looked: Looked) -> Iterable[Drift]:
 
 def _gpu(looked: Looked, change: Change) -> str:
     """Which GPU a dev entry is: the kernel numbers their nodes anew at each boot, and an entry goes by the number."""
-    if kind_of(change.key) != "dev":
+    if kind_of(change.key) != "dev" or (change.before and change.after):
         return ""
     path = parse_properties("dev", change.after or change.before or "").get("path", "")
     if path in looked.gpus:
