@@ -148,6 +148,10 @@ class Watch:
             Why it was ended from here; empty when it ended otherwise.
         """
         state = self._system.show(self.unit)
+        while state.active == "activating":
+            # systemd waits before it starts anew, and starts what is wanted at once
+            self._sleep(LOOK_S)
+            state = self._system.show(self.unit)
         main = state.main_pid
         if not main or not self._ready(main):
             return ""

@@ -73,7 +73,7 @@ def serving(place: Place) -> str:
     require({"detokenizer", "scheduler"} <= set(parts), f"the engine's processes: {sorted(parts)}")
     row = place.status()
     require((row["unit"], row["why"]) == ("active", ""), f"rackwell status: {row}")
-    verified = place.rackwell("verify", CONTAINER)
+    verified = place.rackwell("verify", CONTAINER, "--quick")
     require(verified.code == 0, f"rackwell verify ended with {verified.code}: {verified.problems}")
     return f"{len(installed)} packages; {', '.join(sorted(parts))}; {len(asked)} completions before and after ready"
 

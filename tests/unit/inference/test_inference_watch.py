@@ -114,6 +114,18 @@ def test_nothing_is_ended_before_it_was_ready(tmp_path: Path) -> None:
     assert engine.run() == ""
 
 
+def test_a_start_that_systemd_puts_off_is_waited_for(tmp_path: Path) -> None:
+    engine = Engine(tmp_path, {100: drop(DETOKENIZER)})
+    engine.active = "activating"
+
+    def sleep(seconds: float) -> None:
+        engine.now += seconds
+        engine.active = "active" if engine.now >= 10 else "activating"
+
+    engine.sleep = sleep  # type: ignore[method-assign]
+    assert "detokenizer" in engine.run()
+
+
 def test_a_server_that_is_being_stopped_may_drain(tmp_path: Path) -> None:
     def stops(engine: Engine) -> None:
         engine.active = "deactivating"
