@@ -160,6 +160,8 @@ class Store:
             "# Made by rackwell for release %s." % manifest.digest,
             "# FlashInfer keeps its compiled kernels in .cache/flashinfer under this directory.",
             "FLASHINFER_WORKSPACE_BASE=%s" % base,
+            "# what no variable names is kept below the home directory",
+            "HOME=%s/home" % base,
             "XDG_CACHE_HOME=%s/xdg" % base,
             "TRITON_CACHE_DIR=%s/triton" % base,
             "TORCHINDUCTOR_CACHE_DIR=%s/inductor" % base,

@@ -99,6 +99,7 @@ def test_settings_name_no_shared_cache(store: Store, one: Built) -> None:
         "TVM_FFI_CACHE_DIR",
         "CUDA_CACHE_PATH",
         "XDG_CACHE_HOME",
+        "HOME",
     } <= settings.keys()
 
 
