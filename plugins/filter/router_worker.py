@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
@@ -14,6 +15,19 @@ from ansible_collections.rackwell.gpu.plugins.filter.shipped import profile_file
 
 #: where a server listens on all addresses; it is reached by the container's own
 ANY = {"0.0.0.0", "::", "[::]"}  # noqa: S104 - read, not bound
+
+#: a key from the vault: the profile names the variable
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
+
+
+def _key(text: str, mine: Mapping[str, Any], name: str) -> str:
+    """The server's key: as it is written, or the variable that is named. Raises AnsibleFilterError, KeyError."""
+    found = _VARIABLE.fullmatch(text.strip())
+    if found:
+        return str(mine[found.group(1)])
+    if "{{" in text or "{%" in text:
+        raise AnsibleFilterError(f"router_workers: the api-key of '{name}' may be one variable, and no other template")
+    return text
 
 
 def router_worker(name: str, hostvars: Mapping[str, Mapping[str, Any]], site: str) -> dict[str, str]:
@@ -28,11 +42,11 @@ def router_worker(name: str, hostvars: Mapping[str, Mapping[str, Any]], site: st
         address = str(server.get("host") or "127.0.0.1")
         if address in ANY:
             address = str(mine["pve_container_ip"]).split("/", maxsplit=1)[0]
-        key = (profile.get("flags") or {}).get("api-key")
+        key = _key(str((profile.get("flags") or {}).get("api-key") or ""), mine, name)
     except (OSError, yaml.YAMLError, KeyError, AttributeError) as error:
         raise AnsibleFilterError(f"router_workers: the server of '{name}' is not known: {error}") from error
     where = f"[{address}]" if ":" in address and not address.startswith("[") else address
-    return {"url": f"http://{where}:{server.get('port') or 30000}", "api_key": str(key or "")}
+    return {"url": f"http://{where}:{server.get('port') or 30000}", "api_key": key}
 
 
 class FilterModule:

@@ -308,6 +308,8 @@ class Server:
                 fail(self.module, setup.code, setup.what, self.unit, setup.why, setup.fix)
             why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
+            if state.active == "failed" and (said := log.last_error(lines)):
+                why += f"; {said}"
             self._fail(
                 "not-running",
                 "the inference server does not run",

@@ -120,6 +120,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         routers=every(table(name=TEXT, url=TEXT, changed={"type": "integer"}, ok={"type": "boolean"})),
         staging={"type": "array"},
         cache={"type": ["object", "null"]},
+        sandbox={"type": ["object", "null"]},
         log=TEXT,
         seconds={"type": "number"},
     ),

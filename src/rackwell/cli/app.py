@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,7 +37,7 @@ from rackwell.cli import (
     verify,
     version,
 )
-from rackwell.errors import ExitCode, Problem
+from rackwell.errors import ExitCode, Problem, RackwellError
 
 app = typer.Typer(
     name="rackwell",
@@ -90,14 +91,36 @@ def _options(
     show_version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,
+    vault_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--vault-password-file", metavar="FILE", help="The vault's password; before the command, as the next two."
+        ),
+    ] = None,
+    ask_vault_pass: Annotated[bool, typer.Option("--ask-vault-pass", help="Ask for the vault's password.")] = False,
+    ask_become_pass: Annotated[
+        bool, typer.Option("--ask-become-pass", help="Ask for the password of sudo on the machines.")
+    ] = False,
 ) -> None:
     del show_version
+    if vault_password_file is not None or ask_vault_pass or ask_become_pass:
+        from rackwell.cli import passwords
+
+        passwords.provide(vault_password_file, ask_vault=ask_vault_pass, ask_become=ask_become_pass)
 
 
 def call(arguments: list[str]) -> int:
     """Run the command line `arguments`; returns the exit code."""
     try:
         code: Any = app(args=arguments, prog_name="rackwell", standalone_mode=False)
+    except RackwellError as error:
+        # what was said before the command
+        from rackwell.cli import output
+
+        if "--json" in arguments:
+            output.print_json("usage", output.Outcome(problems=error.problems, exit_code=error.exit_code))
+        output.print_problems(error.problems, None)
+        return int(error.exit_code)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

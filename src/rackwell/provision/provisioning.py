@@ -85,6 +85,12 @@ class Provisioned:
         """What became of the captured caches of the server's release; None when it was not come to."""
         return next(iter(self.played.payloads("rackwell.release_cache", self.target.container.name)), None)
 
+    @property
+    def sandbox(self) -> dict[str, Any] | None:
+        """What holds of systemd's sandbox for the server's unit; None when it was not come to."""
+        found = self.played.payloads("rackwell.unit_sandbox", self.target.container.name)
+        return next(iter(reversed(found)), None)
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {
@@ -97,6 +103,7 @@ class Provisioned:
             "releases": {role: built.as_dict() for role, built in self.built.items()},
             "staging": self.staging,
             "cache": self.cache,
+            "sandbox": self.sandbox,
             "endpoint": self.endpoint,
             "bench": self.measured.as_dict() if self.measured else None,
             "bench_note": self.bench_note,

@@ -148,12 +148,16 @@ def judge(
         items = [
             item("host", "rackwell.pve_host", host, {"pve_host"}, _host),
             *_rows(played, "platform", "rackwell.pve_platform", host),
+            *_rows(played, "driver and kernel", "rackwell.pve_driver", host),
+            *_rows(played, "power", "rackwell.pve_power", host),
             *_rows(played, "clock", "rackwell.host_clock", container),
+            *_rows(played, "user space", "rackwell.nvidia_userspace", container),
             item("container", "rackwell.pve_container", container, {"pve_container"}, _container),
             *_drift_rows(differs),
             *items[:-1],
             item("release", "rackwell.release_store", container, {"release", ""}, _release),
             *_model_item(item("model", _model_schema(played, container), container, {"model_weights"}, _model)),
+            *_sandbox(_payload(played, "rackwell.unit_sandbox", container)),
             items[-1],
             *_proxy(played, container, failures),
         ]
@@ -333,6 +337,20 @@ def _proxy(played: PlayResult, container: str, failures: list[Failure]) -> list[
     engine = f"; engine on {', '.join(report['engine_listens'])} alone" if report.get("engine_listens") else ""
     text = f"port {report.get('port')}: {asked}{engine}; certificate ({certificate.get('from')}) for {left} more days"
     return [Item("proxy", DEGRADED if left <= int(certificate.get("warn_days") or 0) else PASS, text)]
+
+
+def _sandbox(report: Mapping[str, Any] | None) -> list[Item]:
+    """What the server's unit may ask of systemd here; less than everything is degraded, with what brings the rest."""
+    if report is None:
+        return []
+    score = report.get("exposure")
+    text = f"{report.get('form')} form, exposure {'unknown' if score is None else score} (lower is safer)"
+    dropped = [str(one.get("option")) for one in report.get("dropped") or []]
+    if report.get("form") == "full":
+        return [Item("sandbox", PASS, f"{text}, {len(report.get('options') or [])} options")]
+    why = report.get("problem") or next((str(one.get("why")) for one in report.get("dropped") or []), "")
+    lacks = f"without {', '.join(dropped)}" if dropped else "nothing could be tried"
+    return [Item("sandbox", DEGRADED, f"{text}, {lacks}: {why}; {report.get('fix')}")]
 
 
 def _server(report: Mapping[str, Any]) -> tuple[bool, str]:

@@ -25,6 +25,7 @@ from rackwell.site.yamlsource import Document, Pointer, Sealed
 HOSTS_FILE = "hosts.yml"
 #: Seconds for ansible-inventory.
 DEADLINE_S = 120
+_VAULT = b"$ANSIBLE_VAULT;"
 
 
 class Unresolved(str):
@@ -93,6 +94,18 @@ def read(site: Path) -> Inventory:
     )
     if answer.returncode != 0:
         why = " ".join(line.strip() for line in answer.stderr.splitlines() if line.strip())[-600:]
+        if "vault" in why.lower() and ("no vault secrets" in why.lower() or "decrypt" in why.lower()):
+            raise RackwellError(
+                Problem(
+                    "vault-locked",
+                    "a vaulted file of the site cannot be opened",
+                    str(site / HOSTS_FILE),
+                    why[-300:],
+                    "give the vault's password: rackwell --vault-password-file FILE COMMAND, or --ask-vault-pass, "
+                    "or set ANSIBLE_VAULT_PASSWORD_FILE",
+                ),
+                ExitCode.INVALID,
+            )
         raise RackwellError(
             Problem(
                 "inventory-refused",
@@ -305,6 +318,9 @@ def read_sources(site: Path) -> tuple[Sources | None, list[Problem]]:
         files, unlisted = _vars_files(site / kind)
         problems += unlisted
         for name, path in files:
+            if _vaulted(path):
+                # whole: Ansible opens it, and where a value stands in it nobody can be told
+                continue
             try:
                 document = yamlsource.load(path)
             except RackwellError as error:
@@ -333,6 +349,15 @@ def read_sources(site: Path) -> tuple[Sources | None, list[Problem]]:
     for group, entry in hosts.data.items():
         _collect(group, entry, (group,), places)
     return Sources(site, hosts, per_kind["group_vars"], per_kind["host_vars"], places), problems
+
+
+def _vaulted(path: Path) -> bool:
+    """Whether `ansible-vault encrypt` was applied to the file."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_VAULT)) == _VAULT
+    except OSError:
+        return False
 
 
 def _collect(group: str, entry: Any, pointer: Pointer, places: dict[str, list[Pointer]]) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible.errors import AnsibleFilterError
+from ansible_collections.rackwell.gpu.plugins.filter.router_worker import router_worker
 from sitemaker import SiteMaker
 
 SECOND = """\
@@ -109,3 +111,20 @@ def test_its_port_must_not_be_the_servers(site: SiteMaker) -> None:
     problems = site.problems()
     assert [problem.code for problem in problems] == ["port-taken"]
     assert "the server of glm5-01" in problems[0].what
+
+
+@pytest.mark.parametrize(
+    ("written", "key"), [("plain-key", "plain-key"), ('"{{ vault_key }}"', "from-the-vault"), (None, "")]
+)
+def test_a_key_of_the_engine_may_come_from_a_variable(tmp_path: Path, written: str | None, key: str) -> None:
+    profile = tmp_path / "p.yml"
+    profile.write_text(f"flags:\n  tp-size: 8\n{f'  api-key: {written}' if written else ''}\n")
+    variables = {"inference_server_profile_file": str(profile), "vault_key": "from-the-vault"}
+    assert router_worker("a", {"a": variables}, str(tmp_path))["api_key"] == key
+
+
+def test_a_key_of_another_template_is_refused(tmp_path: Path) -> None:
+    profile = tmp_path / "p.yml"
+    profile.write_text("flags:\n  api-key: \"{{ lookup('env', 'KEY') }}\"\n")
+    with pytest.raises(AnsibleFilterError, match="one variable"):
+        router_worker("a", {"a": {"inference_server_profile_file": str(profile)}}, str(tmp_path))
