@@ -20,7 +20,8 @@ from ansible_collections.rackwell.gpu.plugins.module_utils.pve_problem import Fi
 PASS, DEGRADED, FAIL, NOT_MEASURED = "pass", "degraded", "fail", "not-measured"
 _GRAVITY = {NOT_MEASURED: 0, PASS: 1, DEGRADED: 2, FAIL: 3}
 _SHOWN = 4
-_POLICY = "rackwell host HOST --allow-reboot"
+_COMMAND = "rackwell host HOST"
+_POLICY = _COMMAND + " --allow-reboot"
 ITEMS = ("boot options", "iommu", "processors", "acs", "links")
 
 Told = tuple[str, Finding]
@@ -50,7 +51,15 @@ def rows(found: Platform, want: Wanted) -> list[Row]:
         "acs": (_acs_evidence(found), _acs(found, want)),
         "links": (_links_evidence(found), _links(found, want)),
     }
-    return [_row(item, evidence, list(told)) for item, (evidence, told) in made.items()]
+    return [
+        _row(item, evidence, [_named(verdict, finding, want) for verdict, finding in told])
+        for item, (evidence, told) in made.items()
+    ]
+
+
+def _named(verdict: str, finding: Finding, want: Wanted) -> Told:
+    """The remedy with the host's own name."""
+    return verdict, dataclasses.replace(finding, fix=finding.fix.replace(_COMMAND, "rackwell host " + want.host))
 
 
 def _row(item: str, evidence: tuple[str, str], told: list[Told]) -> Row:
@@ -244,21 +253,21 @@ def _acs(found: Platform, want: Wanted) -> Iterator[Told]:
             by_value.setdefault(ctl, []).append(bdf)
         shown = ["ACSCtl %#06x at %s (%s)" % (v, _some(at), pve_platform_pci.flags(v)) for v, at in by_value.items()]
         why = "; ".join([*shown, _cause(found, want)])
-        fix = "rackwell host HOST"
+        fix = _COMMAND
         if want.acs != CLEAR:
-            fix = "declare pve_host_acs: clear in group_vars/pve.yml, then: rackwell host HOST"
+            fix = "declare pve_host_acs: clear in group_vars/pve.yml, then: " + _COMMAND
         elif unit.result not in ("", "success"):
-            fix = "journalctl -b -u %s; then: rackwell host HOST" % UNIT
+            fix = "journalctl -b -u %s; then: %s" % (UNIT, _COMMAND)
         what = "ACS redirects what GPUs send to each other at %d of %d ports" % (len(on), len(found.acs or {}))
         yield grave, Finding("acs-on", what, ", ".join(sorted(on)[:_SHOWN]), why, fix)
     if want.acs != CLEAR:
         return
     if unit.text is None or unit.text != want.unit or unit.helper != want.helper:
         why = "it is not there" if unit.text is None or unit.helper is None else "its files were changed"
-        yield FAIL, Finding("acs-unit", "ACS is not cleared at the next boot", UNIT, why, "rackwell host HOST")
+        yield FAIL, Finding("acs-unit", "ACS is not cleared at the next boot", UNIT, why, _COMMAND)
     elif not unit.enabled:
         why = "the unit is there and not enabled: ACS is back on after the next boot"
-        yield FAIL, Finding("acs-unit", "ACS is not cleared at the next boot", UNIT, why, "rackwell host HOST")
+        yield FAIL, Finding("acs-unit", "ACS is not cleared at the next boot", UNIT, why, _COMMAND)
 
 
 def _cause(found: Platform, want: Wanted) -> str:

@@ -21,7 +21,8 @@ PT_INSTEAD = "declare pve_host_iommu: pt"
 class Wanted:
     """The declaration. ``iommu``: keep, off, pt. ``acs``: keep, clear. ``helper``, ``unit``: what the files must say.
 
-    ``link_generation``, ``link_width``: of every GPU's link; 0 is the most that both its ends can.
+    ``link_generation``, ``link_width``: of every GPU's link; 0 is the most that both its ends can. ``host``: its
+    name, for the command in a remedy.
     """
 
     iommu: str = words.KEEP
@@ -30,6 +31,7 @@ class Wanted:
     unit: str = ""
     link_generation: int = 0
     link_width: int = 0
+    host: str = "HOST"
 
 
 @dataclasses.dataclass(frozen=True)

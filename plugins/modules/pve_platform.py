@@ -46,6 +46,10 @@ options:
     description: Lanes that every GPU's slot must have. 0 is what both ends have.
     type: int
     default: 0
+  host:
+    description: Name of the host in the inventory, for the commands in remedies.
+    type: str
+    default: HOST
   allow_reboot:
     description: Whether the kernel's options may be changed, which only a reboot completes.
     type: bool
@@ -150,6 +154,7 @@ def main() -> None:
             "acs_unit": {"type": "str", "default": ""},
             "link_generation": {"type": "int", "default": 0},
             "link_width": {"type": "int", "default": 0},
+            "host": {"type": "str", "default": "HOST"},
             "allow_reboot": {"type": "bool", "default": False},
             "state": {"type": "str", "choices": ["present", "looked", "checked"], "default": "present"},
         },
@@ -172,6 +177,7 @@ def _converge(module: AnsibleModule) -> None:
         given["acs_unit"],
         given["link_generation"],
         given["link_width"],
+        given["host"],
     )
     if want.acs == CLEAR and not (want.helper and want.unit):
         why, fix = "acs: clear needs them", "give acs_helper and acs_unit"

@@ -84,7 +84,6 @@ def _show_verified(out: Console, done: HostVerified) -> None:
     tables.table(out, ["item", "verdict", "evidence"], rows)
     for problem in done.degraded:
         out.print(Text.assemble(("degraded", "bold yellow"), f" [{problem.code}]: {problem.what}"))
-        fix = problem.fix.replace("rackwell host HOST", f"rackwell host {done.host}")
-        for label, text in (("where", problem.where), ("why", problem.why), ("fix", fix)):
+        for label, text in (("where", problem.where), ("why", problem.why), ("fix", problem.fix)):
             if text:
                 out.print(Text.assemble((f"  {label:<6}", "dim"), text))

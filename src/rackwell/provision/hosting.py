@@ -165,8 +165,7 @@ def bring(
         extra = {"pve_host_allow_reboot": True} if allow_reboot else None
         played = _play("host", site, name, run, progress, extra=extra, check=check, diff=diff)
         again = f"rackwell host {name} -i {site.path}"
-        problems = _of_host(plays.problems(played, again), name)
-        return Hosted(name, played, check, problems, played.exit_code)
+        return Hosted(name, played, check, plays.problems(played, again), played.exit_code)
 
 
 def verify(path: Path, name: str, progress: Progress) -> HostVerified:
@@ -206,7 +205,7 @@ def judge(played: PlayResult, name: str, again: str) -> HostVerified:
     if code == ExitCode.DONE and any(item.verdict in {FAIL, UNKNOWN} for item in items):
         code = ExitCode.FAILED
     reports = {reported.payload["schema"]: reported.payload for reported in played.results if reported.schema}
-    return HostVerified(name, items, _of_host(problems, name), code, reports)
+    return HostVerified(name, items, problems, code, reports)
 
 
 def rows(payload: Mapping[str, Any]) -> list[Item]:
@@ -268,8 +267,3 @@ def _item_of(code: str) -> str:
 
 def _why_not(failures: Sequence[Failure]) -> str:
     return "; ".join(dict.fromkeys(problem.what for problem in explaining.all_explained(failures)))
-
-
-def _of_host(problems: list[Problem], name: str) -> list[Problem]:
-    """A remedy names the command for this host."""
-    return [dataclasses.replace(p, fix=p.fix.replace("rackwell host HOST", f"rackwell host {name}")) for p in problems]

@@ -10,7 +10,7 @@ from cli_rig import HOST, Rig
 from rackwell.provision.lock import container_lock
 
 ROLE = "pve_host"
-ACS = {"code": "acs-on", "what": "ACS is on", "where": "0000:10:03.0", "why": "BIOS", "fix": "rackwell host HOST"}
+ACS = {"code": "acs-on", "what": "ACS is on", "where": "0000:10:03.0", "why": "BIOS", "fix": "rackwell host pve1"}
 CLOCK = {
     "schema": "rackwell.host_clock/1",
     "checks": [{"item": "clock", "verdict": "pass", "evidence": "within 1.0 s", "findings": []}],
@@ -69,6 +69,21 @@ def test_what_was_not_looked_at_is_no_success(rig: Rig) -> None:
     assert envelope["exit_code"] == 1
     unknown = [check["item"] for check in envelope["result"]["checks"] if check["verdict"] == "unknown"]
     assert unknown == ["platform", "driver"]
+
+
+def test_a_container_s_verify_tells_its_host_s_platform_and_its_clock(rig: Rig) -> None:
+    wrong = {"rackwell_result": platform("fail"), "rackwell_error": ACS, "problems": [ACS], "rescued": True}
+    rig.machines.on(
+        "verify",
+        ("failed", "pve1", ROLE, wrong),
+        ("ok", "pve1", ROLE, {"rackwell_result": dict(HOST)}),
+        ("ok", "glm5-01", "", {"rackwell_result": dict(CLOCK)}),
+    )
+    envelope = rig.json("verify", "glm5-01")
+    rows = {check["item"]: (check["verdict"], check["evidence"]) for check in envelope["result"]["checks"]}
+    assert rows["platform"] == ("fail", "12 ports")
+    assert rows["clock"] == ("pass", "within 1.0 s")
+    assert "acs-on" in rig.codes(envelope)
 
 
 def test_host_asks_for_consent_and_gives_it(rig: Rig) -> None:
