@@ -75,7 +75,7 @@ EXAMPLES = r"""
 RETURN = r"""
 rackwell_result:
   description: What is there. Schema C(rackwell.nvidia_userspace/1).
-  returned: success
+  returned: success, and failure with O(state=checked)
   type: dict
   contains:
     version:
@@ -87,6 +87,10 @@ rackwell_result:
     installed:
       description: Version that programs get now; empty when there is none, or none for all of them.
       type: str
+    checks:
+      description: One row, with C(item), C(verdict), C(evidence) and C(findings), of O(state=checked).
+      type: list
+      elements: dict
     needed:
       description: Whether an installation is needed still.
       type: bool
@@ -224,10 +228,20 @@ def _check(module: AnsibleModule, version: str, kernel_module: str, found: Users
         problems.append(
             DriverError("driver-unpinned", what, nvidia_packages.PREFERENCES, why, "rackwell provision writes it")
         )
+    told = [problem.parts["what"] for problem in problems]
+    row = {
+        "item": "user space",
+        "verdict": "fail" if problems else "pass",
+        "evidence": "; ".join(
+            [*told, "%s, as the host's module" % version if found.complete(version) else _found(found)]
+        ),
+        "findings": [{"verdict": "fail", **problem.parts} for problem in problems],
+    }
     if not problems:
-        _done(module, version, kernel_module, found, changed=False)
+        _done(module, version, kernel_module, found, changed=False, row=row)
     first = problems[0]
-    fail(module, **first.parts, problems=[each.parts for each in problems], changed=False)
+    result = {"schema": SCHEMA, "version": version, "kernel_module": kernel_module, "checks": [row]}
+    fail(module, **first.parts, problems=[each.parts for each in problems], rackwell_result=result, changed=False)
 
 
 def _check_packages(others: list[Leftover], may_remove: bool, version: str) -> None:
@@ -345,6 +359,7 @@ def _done(
     found: Userspace,
     changed: bool,
     pending: bool = False,
+    row: Any = None,
     **extra: Any,
 ) -> None:
     others = nvidia_driver.leftovers(found, version)
@@ -364,6 +379,7 @@ def _done(
             "kernel_module": kernel_module,
             "installed": found.version,
             "needed": not found.complete(version),
+            **({"checks": [row]} if row else {}),
             "pending": pending,
             "pinned": nvidia_packages.pinned(version),
             "mounted": list(found.mounted),
