@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import sys
 from collections.abc import Iterable
@@ -27,16 +28,22 @@ class Masked:
 
     def __init__(self, stream: Any, secrets: Iterable[str]) -> None:
         self._stream = stream
+        known = list(secrets)
         forms = {
-            form for one in secrets if len(one) >= SHORTEST for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1])
+            form for one in known if len(one) >= SHORTEST for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1])
         }
         self._forms = sorted(forms, key=len, reverse=True)
+        # a short one is hidden where its name says what it is
+        short = "|".join(re.escape(repr(one)) for one in known if len(one) < SHORTEST)
+        self._named = re.compile(rf"((?:key|password|secret|token)=)(?:{short})") if short else None
 
     def write(self, text: str) -> int:
         """Write, without the secrets."""
         for form in self._forms:
             if form in text:
                 text = text.replace(form, HIDDEN)
+        if self._named is not None:
+            text = self._named.sub(rf"\1'{HIDDEN}'", text)
         self._stream.write(text)
         return len(text)
 

@@ -26,7 +26,9 @@ _DROPPED = re.compile(r"it/s\]|s/it\]|\?it/s|\"(GET|POST|PUT) \S+ HTTP/")
 _USAGE = re.compile(r"^usage: |^\s+\[?--?[\w-]+|^\s+\[-h\]|^\s+.*\]\s*$")
 _RECORD = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]")
 _BAD = re.compile(r"error|exception|refused|denied|failed|killed|not found|out of memory", re.IGNORECASE)
-_SECRET = re.compile(r"((?:admin_)?api_key=)'[^']*'|(--(?:admin-)?api-key[= ])\S+")
+# quoted as Python or a shell quotes it: a key may hold either quote
+_QUOTED = r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\""
+_SECRET = re.compile(rf"((?:admin_)?api_key=)(?:{_QUOTED})|(--(?:admin-)?api-key[= ])(?:{_QUOTED}|\S+)")
 _TRACEBACK = "Traceback (most recent call last)"
 
 

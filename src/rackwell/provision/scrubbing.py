@@ -6,8 +6,12 @@ It errs on the side of hiding: a support bundle that lacks a harmless word is st
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import functools
+import json
 import re
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -63,6 +67,18 @@ def mask(kind: str) -> str:
     return f"<hidden:{kind}>"
 
 
+@functools.lru_cache(maxsize=256)
+def forms(value: str) -> tuple[str, ...]:
+    """A secret as it is, and as texts carry it: escaped in JSON or Python, in an address, in base64."""
+    plain = value.encode()
+    found = {value}
+    if len(value) >= _SHORTEST:
+        found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+        found |= {urllib.parse.quote(value, ""), urllib.parse.quote(value), urllib.parse.quote_plus(value)}
+        found |= {code(plain).decode().rstrip("=") for code in (base64.b64encode, base64.urlsafe_b64encode)}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
 @dataclasses.dataclass
 class Scrubber:
     """Hides secrets in texts that belong together.
@@ -97,7 +113,7 @@ class Scrubber:
             text = self._replace(kind, pattern, text, lambda _, kind=kind: mask(kind))  # type: ignore[misc]
         text = self._replace("option", _OPTION, text, lambda found: found["head"] + mask("option"))
         text = _NAMED.sub(self._named, text)
-        for value in sorted(self.values, key=len, reverse=True):
+        for value in sorted({form for one in self.values for form in forms(one)}, key=len, reverse=True):
             if value in text:
                 self.hidden["known-secret"] += text.count(value)
                 text = text.replace(value, mask("known-secret"))

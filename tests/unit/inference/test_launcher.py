@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
 import pytest
 from ansible_collections.rackwell.gpu.plugins.filter.server_unit import server_flags, server_secrets
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_launcher as launcher
+from ansible_collections.rackwell.gpu.plugins.module_utils import inference_log
 from ansible_collections.rackwell.gpu.plugins.module_utils import inference_preflight as preflight
+
+from rackwell.provision.scrubbing import Scrubber
 
 #: quotes, characters of regular expressions, of templates and of systemd, no ASCII, and one that is another's beginning
 NASTY = [
@@ -85,8 +91,10 @@ def test_what_is_written_does_not_hold_it(key: str) -> None:
     masked.writelines([f"<{key}>"])
     assert key not in stream.getvalue()
     assert json.dumps(key)[1:-1] not in stream.getvalue()
-    # what is shorter than a secret would be blotted out in the middle of words
+    # what is short would be blotted out in the middle of words: it is hidden where its name stands
+    masked.write("server_args=ServerArgs(api_key='x', x=1)")
     assert " x\n" in stream.getvalue()
+    assert stream.getvalue().endswith("(api_key='***', x=1)")
 
 
 @pytest.mark.parametrize("key", NASTY)
@@ -110,3 +118,27 @@ def test_a_key_that_cannot_be_one_is_refused_and_not_told(key: str, code: str) -
 def test_a_profile_without_secrets_needs_no_credential() -> None:
     assert server_secrets({"flags": {"tp-size": 8, "api-key": None}}) == ""
     assert not preflight.bad_secrets("")
+
+
+@pytest.mark.parametrize("key", NASTY)
+def test_the_log_is_shown_without_it(key: str) -> None:
+    for line in (
+        f"server_args=ServerArgs(model_path='/m', api_key={key!r}, port=1)",
+        f"python -m sglang.launch_server --api-key {shlex.quote(key)} --port 1",
+    ):
+        shown = inference_log.redact(line)
+        assert key not in shown
+        assert repr(key)[1:-1] not in shown
+        assert "***" in shown
+        assert shown.endswith(("port=1)", "--port 1"))
+
+
+@pytest.mark.parametrize("key", NASTY)
+def test_a_bundle_does_not_hold_it_in_any_form(key: str) -> None:
+    forms = {key, json.dumps(key)[1:-1], repr(key)[1:-1], urllib.parse.quote(key, ""), urllib.parse.quote_plus(key)}
+    forms |= {base64.b64encode(key.encode()).decode(), base64.urlsafe_b64encode(key.encode()).decode()}
+    shown = Scrubber(values=set(NASTY)).scrub("\n".join(f"before {form} after" for form in sorted(forms)))
+    assert [form for form in forms if form in shown] == []
+    # longest first: of one that begins with another nothing is left over
+    assert "-one" not in shown
+    assert shown.count("before") == shown.count("after") == len(forms)
