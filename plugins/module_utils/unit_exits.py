@@ -34,7 +34,7 @@ _SETUP = {
     243: ("CREDENTIALS", "unit-credential", "systemd cannot hand out the unit's credentials"),
 }
 _STATUS = re.compile(r"exit code (\d+)")
-_SAID = re.compile(r"Failed to (?:set up|get|load|read|change|locate|determine)|No such file|Permission denied")
+_SAID = re.compile(r"Failed to (?:set up|get|load|read|change|locate|determine) ")
 
 
 class Setup(NamedTuple):
@@ -54,7 +54,8 @@ def told(system: System, unit: str, state: UnitState) -> Optional[Setup]:
         return None
     name, code, what = known
     # which option it was, systemd writes into the journal, and nowhere else
-    said = [line.strip() for line in system.journal_of(unit) if _SAID.search(line)]
+    lines = [line.strip() for line in system.journal_of(unit)]
+    said = [line for line in lines if _SAID.search(line)] or [line for line in lines if "Failed at step" in line]
     why = f"status {status.group(1)}/{name}"
     if said:
         why += f"; {said[-1]}"

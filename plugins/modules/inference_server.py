@@ -303,9 +303,10 @@ class Server:
         state = self.system.show(self.unit)
         if state.held:
             self._held()
+        # also while systemd waits to try it again
+        if state.active != "active" and (setup := exits.told(self.system, self.unit, state)):
+            fail(self.module, setup.code, setup.what, self.unit, setup.why, setup.fix)
         if state.ended:
-            if setup := exits.told(self.system, self.unit, state):
-                fail(self.module, setup.code, setup.what, self.unit, setup.why, setup.fix)
             why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")
             if state.active == "failed" and (said := log.last_error(lines)):
