@@ -171,7 +171,7 @@ def _why(site: Site, node: Node, played: PlayResult, mine: Mapping[str, Any]) ->
     if mine.get("unit") == "active":
         # what it says now is nobody's concern: the start before is, which it took the place of
         finding = told.earlier[-1].finding if told.earlier else None
-        again = f"it serves again; {again}"
+        again = f"it was started anew since; {again}"
     if finding is None or finding.severity == "noise":
         return "no rule knows why the server failed", again
     return explaining.sentence(finding), f"{finding.remedy.rstrip('.')}; {again}"

@@ -438,7 +438,7 @@ def test_what_ended_the_start_before_is_told_while_the_next_one_serves(rig: Rig)
     (row,) = json.loads(rig.out)["result"]["containers"]
     assert row["unit"] == "active, 1 restarts"
     assert "detokenizer" in row["why"]
-    assert row["fix"].count("it serves again") == 1
+    assert row["fix"].count("it was started anew since") == 1
 
 
 def test_a_row_of_status_has_no_reason_while_the_server_runs() -> None:
