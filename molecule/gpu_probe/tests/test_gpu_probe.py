@@ -48,7 +48,7 @@ def test_the_gate_runs_at_each_boot_before_the_server(host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("User", "rackwell"), ("Type", "oneshot"), ("NoNewPrivileges", "yes"), ("ProtectSystem", "full"),
+    [("User", "rackwell"), ("Type", "oneshot"), ("NoNewPrivileges", "yes"), ("ProtectSystem", "strict"),
      ("RuntimeDirectoryPreserve", "yes"), ("TimeoutStartUSec", "13min")],
 )  # fmt: skip
 def test_what_systemd_made_of_the_gate(host: Host, name: str, value: str) -> None:

@@ -31,7 +31,7 @@ def test_it_listens_where_the_profile_says_and_nowhere_else(host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("User", "rackwell"), ("NoNewPrivileges", "yes"), ("ProtectSystem", "full"), ("PrivateTmp", "yes"),
+    [("User", "rackwell"), ("NoNewPrivileges", "yes"), ("ProtectSystem", "strict"), ("PrivateTmp", "yes"),
      ("KillMode", "mixed"), ("PrivateDevices", "no"), ("LimitMEMLOCK", "infinity")],
 )  # fmt: skip
 def test_what_systemd_made_of_the_unit(host: Host, name: str, value: str) -> None:
