@@ -78,6 +78,6 @@ def _text(moment: float) -> str:
 
 def _span(seconds: float) -> str:
     for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
+        if seconds >= 1.5 * size:
             return "%.1f %s" % (seconds / size, name)
     return "%.0f seconds" % seconds
