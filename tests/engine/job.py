@@ -147,7 +147,7 @@ _CLIENT = f"""
 import json, threading, urllib.request
 began, whole = threading.Semaphore(0), []
 def ask(n):
-    body = json.dumps({{"model": "toy", "prompt": "word " * n, "max_tokens": 300, "stream": True, "ignore_eos": True}})
+    body = json.dumps({{"model": "toy", "prompt": "word " * n, "max_tokens": 120, "stream": True, "ignore_eos": True}})
     request = urllib.request.Request("http://127.0.0.1:{PORT}/v1/completions", body.encode(),
                                      {{"Content-Type": "application/json"}})
     with urllib.request.urlopen(request, timeout=600) as answer:
