@@ -21,7 +21,7 @@ def pinned(version: str) -> bool:
         return True
     try:
         with open(PREFERENCES, encoding="utf-8") as stream:
-            return stream.read() == preferences(version, held=True)
+            return bool(stream.read() == preferences(version, held=True))
     except OSError:
         return False
 

@@ -8,6 +8,7 @@ update-initramfs and what a kernel loads at its start are the laboratory's (test
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -96,6 +97,15 @@ def pair(edited: Callable[..., Path], drivers: Path) -> Callable[..., Path]:
     return declare
 
 
+@pytest.fixture
+def converged(seeded: str, pair: Callable[..., Path]) -> str:
+    """A host that rackwell brought to its pair, in whatever order the tests run."""
+    if inside(seeded, f"cat {OPTIONS} 2>/dev/null || true") == "":
+        code, said = driver(pair(), seeded, reboot=True)
+        assert code == 0, said
+    return seeded
+
+
 def changed(ended: Ended) -> list[str]:
     """The tasks that changed something, or would."""
     return [change["task"] for change in ended.result["changes"] if not change.get("item")]
@@ -113,20 +123,45 @@ def told(ended: Ended, code: str) -> dict[str, str]:
     return found
 
 
+def played(book: str, site: Path, name: str, tags: str, *options: str) -> tuple[int, str]:
+    """One role's part by itself, as Ansible plays it without the command line: whole runs take minutes."""
+    command = [Path(sys.executable).parent / "ansible-playbook", f"rackwell.gpu.{book}", "-i", site / "hosts.yml"]
+    command += ["--limit", name, "--tags", tags, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return done.returncode, done.stdout + done.stderr
+
+
+def driver(site: Path, host: str, *, reboot: bool = False) -> tuple[int, str]:
+    """Bring the host to its pair of driver and kernel."""
+    return played("host", site, host, "pve_host_driver", "-e", json.dumps({"pve_host_allow_reboot": reboot}))
+
+
+def userspace(site: Path, container: str) -> tuple[int, str]:
+    """Bring the container to its user space."""
+    return played("provision", site, container, "nvidia_userspace_look,nvidia_userspace_install")
+
+
+#: somebody's rule reset a mode; nvidia_uvm was loaded anew, and has another number
+NODES = "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0"
+
+
 def test_nodes_of_the_host_are_made_anew_when_their_mode_or_number_is_wrong(
     site: Path, host: str, faults: Callable[..., str]
 ) -> None:
-    """The mode was reset by somebody's rule; nvidia_uvm was loaded anew, and has another number."""
-    assert rackwell("host", host, "-i", site).code == 0
-    inside(host, "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0")
-    seen = rackwell("verify", host, "-i", site)
-    assert seen.code == 1
-    assert {"device-mode", "device-stale"} == set(seen.codes)
-    assert "0600" in told(seen, "device-mode")["why"]
+    inside(host, NODES)
     ended = rackwell("host", host, "-i", site)
     assert (ended.code, ended.result["changed"]) == (0, 1), ended.json
     assert inside(host, "stat", "-c", "%a", "/dev/nvidia3") == "666"
     assert "234" not in inside(host, "stat", "-c", "%Hr", "/dev/nvidia-uvm")
+
+
+@more
+def test_nodes_of_the_host_are_told_each_with_its_cause(site: Path, host: str, faults: Callable[..., str]) -> None:
+    inside(host, NODES)
+    seen = rackwell("verify", host, "-i", site)
+    assert seen.code == 1
+    assert set(seen.codes) == {"device-mode", "device-stale"}
+    assert "0600" in told(seen, "device-mode")["why"]
 
 
 @more
@@ -150,98 +185,74 @@ def test_check_mode_says_what_is_then_done(seeded: str, pair: Callable[..., Path
 
 @more
 def test_a_new_kernel_a_stale_initramfs_and_lost_settings_are_told_and_repaired_once(
-    seeded: str, pair: Callable[..., Path]
+    converged: str, pair: Callable[..., Path]
 ) -> None:
     """A kernel came by an upgrade without headers, an image was made before the options, the GPUs forgot theirs."""
     site = pair()
     made = f"mkdir -p /lib/modules/{NEW_KERNEL}; cd /lib/modules/{NEW_KERNEL}; touch modules.order modules.builtin"
     made += f"; ln -sfn /usr/src/linux-headers-{NEW_KERNEL} build; touch /boot/vmlinuz-{NEW_KERNEL}"
     made += f"; mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
-    inside(seeded, made + "; nvidia-smi -pm 0; nvidia-smi -pl 600")
-    seen = rackwell("verify", seeded, "-i", site)
+    inside(converged, made + "; nvidia-smi -pm 0; nvidia-smi -pl 600")
+    seen = rackwell("verify", converged, "-i", site)
     assert seen.code == 1
     assert {"kernel-without-module", "initramfs-stale", "persistence-off", "power-limit"} == set(seen.codes)
     assert f"apt install proxmox-headers-{NEW_KERNEL}" in told(seen, "kernel-without-module")["fix"]
     assert "lacks `blacklist nouveau`" in told(seen, "initramfs-stale")["why"]
     assert "options nvidia_uvm uvm_disable_hmm=1" in told(seen, "initramfs-stale")["why"]
-    ended = rackwell("host", seeded, "-i", site)
+    ended = rackwell("host", converged, "-i", site)
     assert ended.code == 0, ended.json["problems"]
     assert {"Have what building the module needs", "Have persistence mode and power limit, now and at each boot"} < set(
         changed(ended)
     )
-    again = rackwell("host", seeded, "-i", site)
+    again = rackwell("host", converged, "-i", site)
     assert (again.code, again.result["changed"]) == (0, 0), again.result["changes"]
-    assert "450.00" in inside(seeded, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits")
-
-
-@more
-def test_hmm_lost_through_a_stale_initramfs_needs_a_boot_and_gets_it(seeded: str, pair: Callable[..., Path]) -> None:
-    """What modprobe's file says is right all the time; power and persistence are set by their unit at each boot."""
-    site = pair()
-    stale = f"mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
-    inside(seeded, stale)
-    lab("reboot", seeded)
-    assert inside(seeded, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "N"
-    seen = rackwell("verify", seeded, "-i", site)
-    assert seen.code == 1
-    assert {"hmm-enabled", "initramfs-stale"} <= set(seen.codes)
-    assert rows(seen)["power"] == "pass", "the unit ran at the boot"
-    assert rackwell("host", seeded, "-i", site, "--allow-reboot").code == 0
-    assert inside(seeded, "cat", "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") == "Y"
-
-
-@more
-def test_a_build_that_fails_silently_leaves_the_pair_of_before(seeded: str, pair: Callable[..., Path]) -> None:
-    inside(seeded, f'echo \'{{"{OLDER}": {{"{OTHER_KERNEL}": "silent"}}}}\' >/etc/rackwell-lab-dkms.json')
-    ended = rackwell("host", seeded, "-i", pair(OLDER), "--allow-reboot")
-    inside(seeded, "rm", "/etc/rackwell-lab-dkms.json")
-    assert (ended.code, ended.codes) == (3, ["dkms-build-failed"]), ended.json["problems"]
-    assert "dkms status says: nvidia/" in told(ended, "dkms-build-failed")["why"]
-    assert "is installed again, verified for every kernel" in told(ended, "dkms-build-failed")["why"]
-
-
-@more
-def test_a_driver_that_was_changed_by_hand_is_told_and_taken_back(seeded: str, pair: Callable[..., Path]) -> None:
-    run = f"/var/lib/vz/driver/NVIDIA-Linux-x86_64-{OLDER}.run"
-    inside(seeded, "sh", run, "--silent", "--dkms", "--allow-installation-with-running-driver")
-    seen = rackwell("verify", seeded, "-i", pair())
-    assert seen.code == 1
-    assert {"driver-host-only", "kernel-without-module"} <= set(seen.codes)
-    assert f"its libraries are {OLDER}, the loaded module is {DRIVER}" in told(seen, "driver-host-only")["why"]
-    ended = rackwell("host", seeded, "-i", pair())
-    assert ended.code == 0, ended.json["problems"]
-
-
-@more
-def test_leftovers_of_a_passthrough_and_nouveau(seeded: str, pair: Callable[..., Path]) -> None:
-    conf = "options vfio-pci ids=10de:2bb5,8086:1572 disable_vga=1\\nblacklist nvidia\\n"
-    script = (
-        f"printf '{conf}' >/etc/modprobe.d/vfio.conf; echo vfio-pci >>/etc/modules; touch /etc/rackwell-lab-nouveau"
-    )
-    inside(seeded, f"{script}; rm {OPTIONS}; update-initramfs -u -k all")
-    lab("reboot", seeded)
-    seen = rackwell("verify", seeded, "-i", pair())
-    assert seen.code == 1
-    assert {"vfio-leftovers", "nouveau-loaded", "module-options"} <= set(seen.codes)
-    held = rackwell("host", seeded, "-i", pair(), "--allow-reboot")
-    assert (held.code, held.codes) == (4, ["vfio-leftovers"]), held.json["problems"]
-    assert "/etc/modprobe.d/vfio.conf:1: options vfio-pci ids=10de:2bb5,8086:1572" in held.json["problems"][0]["why"]
-    ended = rackwell("host", seeded, "-i", pair(pve_host_remove_vfio=True), "--allow-reboot")
-    assert ended.code == 0, ended.json["problems"]
-    left = inside(seeded, "cat", "/etc/modprobe.d/vfio.conf")
-    assert "\noptions vfio-pci ids=8086:1572 disable_vga=1\n" in left, "the others' devices stay theirs"
-    assert "\n# rackwell: blacklist nvidia" in left
-    assert inside(seeded, "cat", "/sys/module/nvidia/version") == DRIVER
+    assert "450.00" in inside(converged, "nvidia-smi", "--query-gpu=power.limit", "--format=csv,noheader,nounits")
 
 
 @more
 def test_secure_boot_is_told_before_anything_is_touched(seeded: str, pair: Callable[..., Path]) -> None:
     inside(seeded, "mkdir -p /sys/module/module/parameters; echo Y >/sys/module/module/parameters/sig_enforce")
-    ended = rackwell("host", seeded, "-i", pair())
-    inside(seeded, "rm", "-r", "/sys/module/module")
-    assert (ended.code, ended.codes) == (1, ["module-signature"]), ended.json["problems"]
-    assert "mokutil --import /var/lib/dkms/mok.pub" in told(ended, "module-signature")["fix"]
-    assert "Enroll MOK" in told(ended, "module-signature")["fix"]
+    code, said = driver(pair(), seeded)
+    inside(seeded, "rm -r /sys/module/module")
+    assert code != 0
+    assert '"code": "module-signature"' in said, said
+    assert "mokutil --import /var/lib/dkms/mok.pub" in said
+    assert "Enroll MOK" in said
+
+
+@more
+def test_what_a_passthrough_left_nouveau_and_hmm_are_taken_away_with_consent(
+    converged: str, pair: Callable[..., Path]
+) -> None:
+    conf = "options vfio-pci ids=10de:2bb5,8086:1572 disable_vga=1\\nblacklist nvidia\\n"
+    script = (
+        f"printf '{conf}' >/etc/modprobe.d/vfio.conf; echo vfio-pci >>/etc/modules; touch /etc/rackwell-lab-nouveau"
+    )
+    # rackwell's own file is right, and was not when the images were made
+    stale = f"mv {OPTIONS} /root/; update-initramfs -u -k all; mv /root/{Path(OPTIONS).name} {OPTIONS}"
+    inside(converged, f"{script}; {stale}")
+    lab("reboot", converged)
+    seen = rackwell("verify", converged, "-i", pair())
+    assert seen.code == 1
+    assert {"vfio-leftovers", "nouveau-loaded", "initramfs-stale", "driver-not-loaded"} <= set(seen.codes), seen.codes
+    assert (
+        "/etc/modprobe.d/vfio.conf:1: options vfio-pci ids=10de:2bb5,8086:1572" in told(seen, "vfio-leftovers")["why"]
+    )
+    code, said = driver(pair(), converged, reboot=True)
+    assert code != 0
+    assert '"code": "vfio-leftovers"' in said, said
+    assert '"held": true' in said
+    code, said = driver(pair(pve_host_remove_vfio=True), converged, reboot=True)
+    assert code == 0, said
+    left = inside(converged, "cat /etc/modprobe.d/vfio.conf")
+    assert "\noptions vfio-pci ids=8086:1572 disable_vga=1\n" in left, "the others' devices stay theirs"
+    assert "\n# rackwell: blacklist nvidia" in left
+    assert inside(
+        seeded, "cat /sys/module/nvidia/version /sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
+    ).split() == [
+        DRIVER,
+        "Y",
+    ]
 
 
 @more
@@ -249,21 +260,23 @@ def test_packages_pinned_against_a_real_upgrade(seeded: str, pair: Callable[...,
     """apt is the real one: without the pin it would take the newer driver of the repository."""
     packages = [{"version": OLDER, "packages": ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"], "kernel": KERNEL}]
     site = pair(OLDER, pve_host_drivers=packages)
-    ended = rackwell("host", seeded, "-i", site, "--allow-reboot")
-    assert (ended.code, ended.codes) == (1, ["driver-form"]), ended.json["problems"]
-    inside(seeded, "nvidia-uninstall", "--silent")
-    ended = rackwell("host", seeded, "-i", site, "--allow-reboot")
-    assert ended.code == 0, ended.json["problems"]
+    code, said = driver(site, seeded, reboot=True)
+    assert code != 0
+    assert '"code": "driver-form"' in said, said
+    inside(seeded, "nvidia-uninstall --silent")
+    code, said = driver(site, seeded, reboot=True)
+    assert code == 0, said
     inside(seeded, "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade")
-    assert inside(seeded, "dpkg-query", "--show", "--showformat", "'${Version}'", "libcuda1") == f"{OLDER}-1"
-    assert inside(seeded, "cat", "/sys/module/nvidia/version") == OLDER
-    # the hand that takes the pin away, and the upgrade that follows
+    assert inside(seeded, "dpkg-query --show --showformat '${Version}' libcuda1") == f"{OLDER}-1"
+    assert inside(seeded, "cat /sys/module/nvidia/version") == OLDER
+    # the hand that takes the pin away, and the upgrade that follows: the host's libraries are not the module's
     inside(seeded, "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda")
+    assert DRIVER in inside(seeded, "dpkg-query --show --showformat '${Version}' libcuda1")
     seen = rackwell("verify", seeded, "-i", site)
     assert {"driver-host-only", "module-options"} <= set(seen.codes), seen.codes
-    back = rackwell("host", seeded, "-i", site)
-    assert back.code == 0, back.json["problems"]
-    assert inside(seeded, "dpkg-query", "--show", "--showformat", "'${Version}'", "libcuda1") == f"{OLDER}-1"
+    code, said = driver(site, seeded)
+    assert code == 0, said
+    assert inside(seeded, "dpkg-query --show --showformat '${Version}' libcuda1") == f"{OLDER}-1"
 
 
 @pytest.fixture(scope="module")
@@ -282,14 +295,6 @@ def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator
     yield
     inside(container, "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
     inside(host, "rm", "-rf", "/var/lib/vz/newer", "/var/lib/vz/newer.tar")
-
-
-def userspace(site: Path, container: str) -> tuple[int, str]:
-    """Play the role nvidia_userspace on the container."""
-    command = [Path(sys.executable).parent / "ansible-playbook", "rackwell.gpu.provision", "-i", site / "hosts.yml"]
-    command += ["--limit", container, "--tags", "nvidia_userspace_look,nvidia_userspace_install"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    return done.returncode, done.stdout + done.stderr
 
 
 @more
