@@ -186,10 +186,10 @@ class Gate:
             self._sleep(0.5)
             state = self.system.show(self.unit)
         self._read_log(invocation)
-        if state.held:
-            return GateError(HELD, "the boot gate holds the server", log.held_by(self._lines))
         if state.ended and (setup := exits.told(self.system, self.unit, state)):
             return GateError(setup.code, setup.what, setup.why, log.telling(self._lines))
+        if state.held:
+            return GateError(HELD, "the boot gate holds the server", log.held_by(self._lines))
         why = log.last_error(self._lines)
         ended = f"it ended with {state.exit_text}" if state.ended and state.exit_text else "it gave up"
         return GateError(

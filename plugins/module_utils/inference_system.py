@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -157,6 +158,12 @@ class System:
         """What systemd itself wrote of a unit last, oldest first: why it could not run its program is only there."""
         command = ["journalctl", "--quiet", "--no-pager", "--output=json", "--output-fields=MESSAGE", "--lines=40"]
         return parse_journal(self._run(*command, "--unit=" + unit).stdout)[0]
+
+    def condition_exit(self, unit: str) -> str:
+        """How the unit's ExecCondition ended, as `UnitState.exit_text` has it."""
+        text = self._run("systemctl", "show", unit, "--property=ExecCondition", "--value").stdout
+        found = re.search(r"code=exited ; status=(\d+)", text)
+        return f"exit code {found.group(1)}" if found else ""
 
     def drop_ins(self, unit: str) -> list[str]:
         """Files that change the unit beside its own."""

@@ -48,7 +48,8 @@ class Setup(NamedTuple):
 
 def told(system: System, unit: str, state: UnitState) -> Optional[Setup]:
     """What a unit's end says, when it is systemd's own; None when the program itself ran."""
-    status = _STATUS.match(state.exit_text)
+    # a condition that could not be asked holds the unit as one that said no
+    status = _STATUS.match(system.condition_exit(unit) if state.held else state.exit_text)
     known = _SETUP.get(int(status.group(1))) if status else None
     if status is None or known is None:
         return None

@@ -301,11 +301,11 @@ class Server:
     def checked(self) -> None:
         """Ask, and change nothing."""
         state = self.system.show(self.unit)
-        if state.held:
-            self._held()
         # also while systemd waits to try it again
         if state.active != "active" and (setup := exits.told(self.system, self.unit, state)):
             fail(self.module, setup.code, setup.what, self.unit, setup.why, setup.fix)
+        if state.held:
+            self._held()
         if state.ended:
             why = f"the unit is {state.active}" + (f" ({state.exit_text})" if state.exit_text else "")
             lines, _ = self.system.journal(state.invocation) if state.invocation else ([], "")

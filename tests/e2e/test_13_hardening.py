@@ -251,7 +251,7 @@ def test_a_full_run_leaves_no_secret_anywhere(
             "provision": ("provision", container, "--no-bench", "--diff"),
             "verify": ("verify", container, "--quick"),
             "status": ("status",),
-            "diagnose": ("diagnose", container, "--bundle", bundle),
+            "diagnose": ("diagnose", "--container", container, "--bundle", bundle),
             "roll": ("roll", "lab", "--limit", container, "--plan"),
         }.items():
             done = run(*arguments)

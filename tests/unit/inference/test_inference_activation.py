@@ -90,6 +90,9 @@ class World:
         result = "exec-condition" if held else ""
         return UnitState(self.loaded, state, f"start{self.count}", result, "signal 9", self.enabled, 0.0)
 
+    def condition_exit(self, _unit: str) -> str:
+        return "exit code 1"
+
     def journal(self, _invocation: str, cursor: str = "") -> tuple[list[str], str]:
         return ([] if cursor else self.start.lines), "end"
 

@@ -279,7 +279,11 @@ def test_a_server_that_is_down_needs_no_consent(monkeypatch: pytest.MonkeyPatch,
 def test_asking_a_server_that_the_gate_held_tells_what_the_gate_says_now() -> None:
     server, ended = asked(active=False, condition=HELD)
     held = UnitState(True, "inactive", "i", "exec-condition", "", True, 0.0)
-    server.system = SimpleNamespace(show=lambda _unit: held, journal=lambda *_: (["held by the boot gate: old"], ""))
+    server.system = SimpleNamespace(
+        show=lambda _unit: held,
+        journal=lambda *_: (["held by the boot gate: old"], ""),
+        condition_exit=lambda _unit: "exit code 1",
+    )
     with pytest.raises(EndedError):
         server.checked()
     assert ended["rackwell_error"]["code"] == "gate-held"

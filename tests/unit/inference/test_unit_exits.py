@@ -29,6 +29,9 @@ class Machine:
     def journal_of(self, _unit: str) -> list[str]:
         return self.lines
 
+    def condition_exit(self, _unit: str) -> str:
+        return "exit code 226"
+
     def drop_ins(self, _unit: str) -> list[str]:
         return self.found
 
@@ -59,3 +62,11 @@ def test_each_end_has_a_remedy(status: int, code: str) -> None:
 @pytest.mark.parametrize("exit_text", ["", "exit code 1", "exit code 2", "signal 9", "exit code 255"])
 def test_the_end_of_the_engine_itself_is_none_of_these(exit_text: str) -> None:
     assert told(exit_text, JOURNAL) is None
+
+
+def test_a_condition_that_could_not_be_asked_is_no_verdict_of_the_gate() -> None:
+    machine: Any = Machine(JOURNAL, [])
+    state = UnitState(True, "inactive", "i", "exec-condition", "", True, 0.0)
+    found = unit_exits.told(machine, UNIT, state)
+    assert found is not None
+    assert (found.code, "/no/such" in found.why) == ("unit-sandbox", True)
