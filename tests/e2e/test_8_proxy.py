@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime as dt
 import http.client
 import os
 import re
@@ -17,6 +19,10 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from rackwell import shipped
 from rackwell.build.routes import Inventories
@@ -380,16 +386,26 @@ def test_what_somebody_changed_is_told(
     assert word in told
 
 
+def ended() -> str:
+    """A key and a certificate of yesterday."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    then = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), then, then)
+    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("x")]), critical=False)
+    forms = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    text = made.sign(key, hashes.SHA256()).public_bytes(forms[0]) + key.private_bytes(*forms)
+    return base64.b64encode(text).decode()
+
+
 @more
 def test_an_expired_certificate_is_told_by_name(outside: Outside, copy: Path, container: str) -> None:
     del outside
-    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=x"
-    make += " -addext subjectAltName=DNS:x -keyout /root/x.key -out /root/x.pem -days"
     given = ["api_proxy_certificate_from=container", "api_proxy_certificate=/root/x.pem"]
     given.append("api_proxy_certificate_key=/root/x.key")
-    inside(container, f"{make} 0 2>&1; chmod 0600 /root/x.key; sleep 1")
+    inside(container, f"echo {ended()} | base64 -d | tee /root/x.pem >/root/x.key; chmod 0600 /root/x.key")
     assert '"code": "certificate-expired"' in play(copy, container, "check", *given)
-    inside(container, f"{make} 30 2>&1; chmod 0644 /root/x.key")
+    inside(container, "chmod 0644 /root/x.key")
     assert '"code": "secret-readable"' in play(copy, container, "check", *given)
     inside(container, "rm /root/x.*")
 
