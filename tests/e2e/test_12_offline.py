@@ -125,9 +125,11 @@ def closed() -> Iterator[Closed]:
     base = subnet.rpartition(".")[0]
     inner = f"rwo-{bridge.rpartition('-')[2]}"[:15]
     mark = ["-m", "comment", "--comment", NAMESPACE, "-j", "DROP"]
+    # answers to the laboratory's own ssh are none of theirs
+    begun = ["-m", "conntrack", "--ctstate", "NEW"]
     rules = [
         ["FORWARD", "-s", subnet, "!", "-d", subnet, *mark],
-        ["INPUT", "-i", bridge, "-s", subnet, "-d", f"{base}.1", *mark],
+        ["INPUT", "-i", bridge, "-s", subnet, "-d", f"{base}.1", *begun, *mark],
     ]
     within = ["ip", "netns", "exec", NAMESPACE]
 
