@@ -34,11 +34,11 @@ def _refused(place: Place, flags: str, status: str, rule: str) -> str:
 
 
 def unknown_flag(place: Place) -> str:
-    return _refused(place, "--no-such-flag 7", "2", "unrecognized")
+    return _refused(place, "--no-such-flag 7", "2", "sglang-flag-unknown")
 
 
 def bad_integer(place: Place) -> str:
-    return _refused(place, "--tp-size two", "2", "invalid")
+    return _refused(place, "--tp-size two", "2", "sglang-arg-bad-value")
 
 
 def context_too_long(place: Place) -> str:
