@@ -81,7 +81,7 @@ def container() -> str:
 @pytest.fixture(scope="session")
 def host(container: str) -> str:
     """The Proxmox host of that container."""
-    return {"glm5-01": "pve1", "glm5-02": "pve2"}[container]
+    return {"glm5-01": "pve1", "glm5-02": "pve2", "glm5-03": "pve3"}[container]
 
 
 @pytest.fixture
