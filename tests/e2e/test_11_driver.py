@@ -150,7 +150,9 @@ def test_nodes_of_the_host_are_made_anew_when_their_mode_or_number_is_wrong(
 ) -> None:
     inside(host, NODES)
     ended = rackwell("host", host, "-i", site)
-    assert (ended.code, ended.result["changed"]) == (0, 1), ended.json
+    # and the unit that makes them at each boot, on a host that was never provisioned
+    assert ended.code == 0, ended.json
+    assert ended.result["changed"] >= 1
     assert inside(host, "stat", "-c", "%a", "/dev/nvidia3") == "666"
     assert "234" not in inside(host, "stat", "-c", "%Hr", "/dev/nvidia-uvm")
 

@@ -72,6 +72,7 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mirror") / "mirror"
 
 
+@more
 def test_a_mirror_is_filled_once_and_what_is_damaged_is_found_and_mended(online: Path, mirror: Path) -> None:
     filled = rackwell("mirror", mirror, "--without-debs", "-i", online)
     assert filled.code == 0, filled.json["problems"]

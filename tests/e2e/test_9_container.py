@@ -299,6 +299,7 @@ open(file, "w").write(text)
 END"""
 
 
+@more
 def test_what_hands_do_to_the_file_is_told_with_its_lines_and_repaired(adopted: Place) -> None:
     allowed = {"allow_restart": True}
     rewritten, edited, refused, predicted, repaired, again = adopted.steps(
@@ -358,6 +359,7 @@ def declared(place: Place, name: str, vmid: int, address: str, **variables: Any)
         place.on(f"pct unlock {vmid} 2>/dev/null; pct destroy {vmid} --force 1 2>/dev/null; true")
 
 
+@more
 def test_check_mode_on_a_fresh_container_tells_what_a_run_then_does(place: Place) -> None:
     name, more_of_it = "fresh-01", {"memory": 1024, "shm_size": "32M", "features": {"nesting": True, "keyctl": True}}
     with declared(place, name, FRESH, ".93", gpus=[], devices=["/dev/nvidiactl"], memlock="4194304"):
