@@ -29,7 +29,10 @@ def test_the_declared_driver_is_among_them() -> None:
         ({"pve_host_drivers": [PAIR, PAIR]}, "twice"),
         ({"pve_host_drivers": [{**PAIR, "packages": ["nvidia-open"]}]}, "either run_file and sha256, or packages"),
         ({"pve_host_drivers": [{"version": "595.58.03"}]}, "either run_file and sha256, or packages"),
-        ({"pve_host_registry": {"EnableResizableBar": 1}}, "pve_host_module_options: {nvidia: {NVreg_EnableResizableBar"),
+        (
+            {"pve_host_registry": {"EnableResizableBar": 1}},
+            "pve_host_module_options: {nvidia: {NVreg_EnableResizableBar",
+        ),
         ({"pve_host_module_options": {"nouveau": {"modeset": 0}}}, "pve_host_module_options"),
         ({"pve_host_drivers": [{**PAIR, "sha256": "x"}]}, "sha256"),
         ({"pve_host_drivers": [{**PAIR, "version": 595.84}]}, "version"),
