@@ -51,11 +51,11 @@ options:
     type: bool
     default: true
   module_options:
-    description: Options of the driver's modules by module, such as V({nvidia: {NVreg_EnableResizableBar: 1}}).
+    description: 'Options of the driver''s modules by module, such as V({nvidia: {NVreg_EnableResizableBar: 1}}).'
     type: dict
     default: {}
   registry:
-    description: Keys of C(NVreg_RegistryDwords), such as V({ForceP2P: "0x11"}).
+    description: 'Keys of C(NVreg_RegistryDwords), such as V({ForceP2P: "0x11"}).'
     type: dict
     default: {}
   remove_vfio:

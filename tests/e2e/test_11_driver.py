@@ -250,7 +250,7 @@ def test_what_a_passthrough_left_nouveau_and_hmm_are_taken_away_with_consent(
     assert "\noptions vfio-pci ids=8086:1572 disable_vga=1\n" in left, "the others' devices stay theirs"
     assert "\n# rackwell: blacklist nvidia" in left
     assert inside(
-        seeded, "cat /sys/module/nvidia/version /sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
+        converged, "cat /sys/module/nvidia/version /sys/module/nvidia_uvm/parameters/uvm_disable_hmm"
     ).split() == [
         DRIVER,
         "Y",
