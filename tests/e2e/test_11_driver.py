@@ -166,6 +166,52 @@ def test_nodes_of_the_host_are_told_each_with_its_cause(site: Path, host: str, f
     assert "0600" in told(seen, "device-mode")["why"]
 
 
+@pytest.fixture(scope="module")
+def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator[None]:
+    """A newer driver's packages for the container's real apt. The tests behind it change the host's own driver."""
+    folder = site.parent / "hosts" / host / "vz/newer"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(drivers / NEWER, folder / NEWER, symlinks=True)
+    vmid = yaml.safe_load((site / f"host_vars/{container}.yml").read_text())["pve_container_vmid"]
+    seed = f"/usr/share/rackwell-lab/seed-apt /var/lib/vz/newer/apt {NEWER}=/var/lib/vz/newer/{NEWER}"
+    pack = "rm /etc/apt/sources.list.d/rackwell-lab.list; tar -C /var/lib/vz/newer -cf /var/lib/vz/newer.tar apt"
+    inside(host, f"{seed}; {pack}; pct push {vmid} /var/lib/vz/newer.tar /root/newer.tar")
+    listed = "echo 'deb [trusted=yes] file:/root/apt ./' >/etc/apt/sources.list.d/rackwell-lab.list"
+    # the sandbox's user cannot read below /root
+    inside(container, f"tar -C /root -xf /root/newer.tar; {listed}; apt-get update")
+    yield
+    inside(container, "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
+    inside(host, "rm", "-rf", "/var/lib/vz/newer", "/var/lib/vz/newer.tar")
+
+
+@more
+def test_an_upgrade_in_the_container_does_not_replace_the_user_space(
+    site: Path, container: str, repository: None, edited: Callable[..., Path]
+) -> None:
+    refused = inside(container, "apt-get -y install nvidia-driver-cuda 2>&1; apt-get -y dist-upgrade; true")
+    assert "610" not in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), refused
+    # before rackwell pinned, or where a hand took the pin away
+    upgrade = "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda; ldconfig"
+    inside(container, "export DEBIAN_FRONTEND=noninteractive; " + upgrade)
+    assert NEWER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    seen = rackwell("verify", container, "-i", site, "--quick")
+    assert seen.code == 1
+    assert {"driver-userspace", "driver-unpinned"} <= set(seen.codes), seen.codes
+    assert "libcuda1" in told(seen, "driver-userspace")["why"]
+    # the role by itself, as Ansible runs it: a whole provision takes minutes
+    code, said = userspace(site, container)
+    assert code != 0
+    assert "packages bring another version of the driver into this container" in said
+    assert "apt-get purge libcuda1" in said
+    may = edited({f"host_vars/{container}.yml": {"nvidia_userspace_remove_others": True}})
+    code, said = userspace(may, container)
+    assert (code, "changed=1" in said) == (0, True), said
+    assert DRIVER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    assert inside(container, f"ls /usr/lib/x86_64-linux-gnu/*{NEWER}* 2>/dev/null || true") == ""
+    code, said = userspace(may, container)
+    assert (code, "changed=0" in said) == (0, True), said
+
+
 @more
 def test_check_mode_says_what_is_then_done(seeded: str, pair: Callable[..., Path]) -> None:
     site = pair()
@@ -279,49 +325,3 @@ def test_packages_pinned_against_a_real_upgrade(seeded: str, pair: Callable[...,
     code, said = driver(site, seeded)
     assert code == 0, said
     assert inside(seeded, "dpkg-query --show --showformat '${Version}' libcuda1") == f"{OLDER}-1"
-
-
-@pytest.fixture(scope="module")
-def repository(site: Path, container: str, host: str, drivers: Path) -> Iterator[None]:
-    """A newer driver's packages for the container's real apt."""
-    folder = site.parent / "hosts" / host / "vz/newer"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(drivers / NEWER, folder / NEWER, symlinks=True)
-    vmid = yaml.safe_load((site / f"host_vars/{container}.yml").read_text())["pve_container_vmid"]
-    seed = f"/usr/share/rackwell-lab/seed-apt /var/lib/vz/newer/apt {NEWER}=/var/lib/vz/newer/{NEWER}"
-    pack = "rm /etc/apt/sources.list.d/rackwell-lab.list; tar -C /var/lib/vz/newer -cf /var/lib/vz/newer.tar apt"
-    inside(host, f"{seed}; {pack}; pct push {vmid} /var/lib/vz/newer.tar /root/newer.tar")
-    listed = "echo 'deb [trusted=yes] file:/root/apt ./' >/etc/apt/sources.list.d/rackwell-lab.list"
-    # the sandbox's user cannot read below /root
-    inside(container, f"tar -C /root -xf /root/newer.tar; {listed}; apt-get update")
-    yield
-    inside(container, "rm -rf /root/apt /root/newer.tar /etc/apt/sources.list.d/rackwell-lab.list")
-    inside(host, "rm", "-rf", "/var/lib/vz/newer", "/var/lib/vz/newer.tar")
-
-
-@more
-def test_an_upgrade_in_the_container_does_not_replace_the_user_space(
-    site: Path, container: str, repository: None, edited: Callable[..., Path]
-) -> None:
-    refused = inside(container, "apt-get -y install nvidia-driver-cuda 2>&1; apt-get -y dist-upgrade; true")
-    assert "610" not in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"), refused
-    # before rackwell pinned, or where a hand took the pin away
-    upgrade = "rm /etc/apt/preferences.d/rackwell-nvidia; apt-get -y install nvidia-driver-cuda; ldconfig"
-    inside(container, "export DEBIAN_FRONTEND=noninteractive; " + upgrade)
-    assert NEWER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
-    seen = rackwell("verify", container, "-i", site, "--quick")
-    assert seen.code == 1
-    assert {"driver-userspace", "driver-unpinned"} <= set(seen.codes), seen.codes
-    assert "libcuda1" in told(seen, "driver-userspace")["why"]
-    # the role by itself, as Ansible runs it: a whole provision takes minutes
-    code, said = userspace(site, container)
-    assert code != 0
-    assert "packages bring another version of the driver into this container" in said
-    assert "apt-get purge libcuda1" in said
-    may = edited({f"host_vars/{container}.yml": {"nvidia_userspace_remove_others": True}})
-    code, said = userspace(may, container)
-    assert (code, "changed=1" in said) == (0, True), said
-    assert DRIVER in inside(container, "readlink", "-f", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
-    assert inside(container, f"ls /usr/lib/x86_64-linux-gnu/*{NEWER}* 2>/dev/null || true") == ""
-    code, said = userspace(may, container)
-    assert (code, "changed=0" in said) == (0, True), said
