@@ -354,6 +354,9 @@ def read_sources(site: Path) -> tuple[Sources | None, list[Problem]]:
 def _vaulted(path: Path) -> bool:
     """Whether `ansible-vault encrypt` was applied to the file."""
     try:
+        # opening a pipe would wait for who writes into it
+        if not path.is_file():
+            return False
         with path.open("rb") as stream:
             return stream.read(len(_VAULT)) == _VAULT
     except OSError:
