@@ -202,7 +202,8 @@ def _exceptions(option: Option, group: Group) -> list[Option]:
 def _form(wanted: Sequence[Group], kept: Sequence[Option], dropped: Sequence[Dropped]) -> str:
     if not dropped:
         return FULL
-    with_mounts = {name for group in wanted if group.mounts for name, _ in group.options}
+    # the hostname is kept by a namespace of another kind, which a container has without nesting
+    with_mounts = {name for group in wanted if group.mounts for name, _ in group.options} - {"ProtectHostname"}
     return PARTIAL if with_mounts & {name for name, _ in kept} else REDUCED
 
 
