@@ -444,7 +444,10 @@ class Activation:
         invocation = self.system.show(self.unit).invocation
         answer = self.gate.verify(check, invocation, check.ready_timeout)
         self._follow(check)
-        return Healthy(invocation, round(self._clock() - begin, 1), answer)
+        healthy = Healthy(invocation, round(self._clock() - begin, 1), answer)
+        with contextlib.suppress(OSError):
+            self._keep(self.present(), check, healthy)
+        return healthy
 
     def _put(self, wanted: Snapshot) -> None:
         """Put files and slot in place; ``None`` removes. systemd reads them when restarts are held, or not any more."""
@@ -550,6 +553,9 @@ class Activation:
             self._hold_restarts(False)
             self._end_of_return("return-failed", release=back.release, why=str(error))
             return True, None, f"what ran before was put back, and does not serve: {error}"
+        # the next change returns to what is asked like this, and no longer like what was taken back
+        with contextlib.suppress(OSError):
+            self._keep(back, back.check or fallback, healthy)
         self._end_of_return("returned", release=back.release, ready_seconds=healthy.ready_seconds)
         return True, healthy, f"release {(back.release or 'before')[:12]} is back and serves again"
 

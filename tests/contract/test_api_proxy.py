@@ -464,6 +464,9 @@ def test_an_engine_that_is_not_there_is_told_in_the_same_form() -> None:
         )
         assert error_of(answer.partition(b"\r\n\r\n")[2])["code"] == "engine_unavailable"
         assert b"Retry-After: 5" in answer
+        # nginx would tell of it, with the request line, where it was started: in the journal
+        assert status_of(alone.raw(request(f"GET /v1/models?key={ALICE} HTTP/1.1"))) == 502
+        assert (alone.path / "stderr").read_text() == ""
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------

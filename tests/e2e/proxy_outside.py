@@ -100,7 +100,8 @@ class Outside:
     @property
     def log(self) -> list[str]:
         """What nginx itself tells."""
-        return inside(self._container, "journalctl -q --no-pager -o cat -u nginx").splitlines()
+        told = "journalctl -q --no-pager -o cat -u nginx | grep -av '^{' || true"
+        return inside(self._container, told).splitlines()
 
     def connect(self, timeout: float = 30) -> ssl.SSLSocket:
         """A connection that holds the certificate against the container's name."""

@@ -117,7 +117,10 @@ def seal(path: Path, vault: Path, variables: dict[str, Any]) -> None:
     """Write a vaulted file of variables."""
     path.write_text(json.dumps(variables))
     program = Path(sys.executable).with_name("ansible-vault")
-    subprocess.run([program, "encrypt", "--vault-password-file", vault, path], check=True, capture_output=True)
+    # a second password, of the environment, would be one too many
+    environment = {name: value for name, value in os.environ.items() if name != "ANSIBLE_VAULT_PASSWORD_FILE"}
+    command = [program, "encrypt", "--vault-password-file", vault, path]
+    subprocess.run(command, check=True, capture_output=True, env=environment)
 
 
 @pytest.fixture(scope="module")

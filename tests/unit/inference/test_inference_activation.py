@@ -379,6 +379,8 @@ def test_a_proxy_goes_along_with_a_switch_that_serves_and_with_its_return(paths:
     assert proxy.port == ELSEWHERE.port, "what does not serve is nothing to be asked"
     activation.return_to(back, ELSEWHERE)
     assert proxy.port == CHECK.port
+    # the next return asks where it serves now
+    assert activation.present().check == CHECK
 
 
 def test_a_server_that_its_proxy_cannot_follow_is_not_accepted(paths: Paths) -> None:
