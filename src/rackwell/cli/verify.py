@@ -73,7 +73,7 @@ class Wishes(NamedTuple):
 def _usage(what: str, why: str) -> Exception:
     from rackwell.errors import ExitCode, Problem, RackwellError
 
-    return RackwellError(Problem("usage", what, "command line", why), ExitCode.INVALID)
+    return RackwellError(Problem("usage", what, "command line", why, "rackwell verify --help"), ExitCode.INVALID)
 
 
 def _accept(terminal: Terminal, path: Path, names: list[str], other: object) -> Outcome:
