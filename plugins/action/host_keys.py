@@ -30,10 +30,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             }
         )
         result.update(changed=False, diff=[])
+        # where it is a link, several sites may have the file: each has to find what another recorded
+        path = os.path.realpath(given["path"])
         try:
-            with locked(os.path.join(os.path.dirname(given["path"]), ".rackwell", "locks")):
+            with locked(os.path.join(os.path.dirname(path), ".rackwell", "locks")):
                 for key in given["keys"]:
-                    arguments = {"path": given["path"], "name": given["name"], "key": "%s %s" % (given["name"], key)}
+                    arguments = {"path": path, "name": given["name"], "key": "%s %s" % (given["name"], key)}
                     one = self._execute_module("ansible.builtin.known_hosts", arguments, task_vars=task_vars)
                     if one.get("failed"):
                         return dict(one, changed=result["changed"])

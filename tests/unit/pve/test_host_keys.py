@@ -66,13 +66,16 @@ def waited_for(lock: Path) -> bool:
 
 
 def test_keys_are_recorded_once_and_others_stay(tmp_path: Path) -> None:
-    file = tmp_path / "known_hosts"
+    file = tmp_path / "shared"
     file.write_text(f"192.0.2.10 {KEYS[0]}\n")
+    # two sites may have one file
+    (tmp_path / "known_hosts").symlink_to(file)
     wanted = {"name": "192.0.2.21", "keys": KEYS[:1]}
     play = start(tmp_path / "one", {**wanted, "check": True}, wanted, wanted, {"name": "192.0.2.21", "keys": KEYS[1:]})
     check, first, again, exchanged = results(tmp_path / "one", play)
     assert [step["changed"] for step in (check, first, again, exchanged)] == [True, True, False, True]
     assert sorted(file.read_text().splitlines()) == [f"192.0.2.10 {KEYS[0]}", f"192.0.2.21 {KEYS[1]}"]
+    assert (tmp_path / "known_hosts").is_symlink()
 
 
 def test_a_run_waits_for_another_that_writes(tmp_path: Path) -> None:
