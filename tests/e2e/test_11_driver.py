@@ -145,6 +145,7 @@ def userspace(site: Path, container: str) -> tuple[int, str]:
 NODES = "chmod 0600 /dev/nvidia3; rm /dev/nvidia-uvm; mknod /dev/nvidia-uvm c 234 0"
 
 
+@more
 def test_nodes_of_the_host_are_made_anew_when_their_mode_or_number_is_wrong(
     site: Path, host: str, faults: Callable[..., str]
 ) -> None:

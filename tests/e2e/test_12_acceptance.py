@@ -105,6 +105,7 @@ def changed(site: Path, container: str, host: str) -> Iterator[None]:
             inside(places[where], back.format(vmid=vmid))
 
 
+@more
 @pytest.mark.usefixtures("changed")
 def test_each_thing_changed_by_hand_is_found_with_its_remedy(site: Path, container: str) -> None:
     done = accept(site, container)

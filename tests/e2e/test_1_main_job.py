@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Ended, inside, lab, rackwell
+from .conftest import Ended, inside, lab, more, rackwell
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,6 +58,7 @@ def test_a_second_run_changes_nothing(site: Path, container: str) -> None:
     assert again.result["changed"] == 0, again.result["changes"]
 
 
+@more
 @pytest.mark.usefixtures("provisioned")
 def test_the_playbook_runs_without_the_command_line_and_changes_nothing(site: Path, container: str, host: str) -> None:
     # the facts of the container's host and the collection are found by ansible itself

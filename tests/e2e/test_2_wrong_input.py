@@ -179,7 +179,7 @@ class TestEngine:
         [
             ('{"faults": {"die_while_loading": true}}', {}, "engine-died"),
             pytest.param('{"faults": {"never_ready": "unhealthy"}}', {"ready_timeout": 10}, "never-ready", marks=more),
-            ('{"faults": {"output": "garbage"}}', {}, "insane-answer"),
+            pytest.param('{"faults": {"output": "garbage"}}', {}, "insane-answer", marks=more),
         ],
         ids=["dies while loading", "never gets ready", "answers garbage"],
     )

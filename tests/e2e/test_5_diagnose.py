@@ -95,6 +95,7 @@ def test_diagnose_reads_this_start_from_the_machine(
         assert rackwell("diagnose", bundle).result["findings"][0]["id"] == rule
 
 
+@more
 def test_diagnose_asks_a_container_without_ssh_through_its_host(
     site: Path, container: str, host: str, faults: Faults
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_lost_gpu_in_the_hosts_log_is_the_cause_of_what_the_engine_says(
     assert "79" in first["lines"][0]["text"]
 
 
+@more
 def test_another_driver_in_the_kernel(site: Path, container: str, faults: Faults) -> None:
     faults("kernel", "version=570.133.20")
     told = rackwell("diagnose", "--container", container, "-i", site)

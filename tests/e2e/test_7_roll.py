@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import Serving, inside, lab, rackwell
+from .conftest import Serving, inside, lab, more, rackwell
 
 #: every answer at its own time: a busy machine must not look like a slow build
 EXACT = '{"ttft_ms": [30], "itl_ms": [10]}'
@@ -143,6 +143,7 @@ def test_a_host_returns_by_itself_when_the_controller_is_killed(
     assert not inside(container, "ls /var/lib/rackwell/rollout/lock.json 2>/dev/null || true")
 
 
+@more
 def test_the_faster_build_is_promoted_by_its_benchmark(
     copy: Path, container: str, declared: str, serving: Callable[[], Serving]
 ) -> None:

@@ -131,6 +131,7 @@ def test_check_mode_says_what_the_provision_then_changes(steps: Steps) -> None:
     assert sum(role == "api_proxy" for role, _ in changed) >= 2, changed
 
 
+@more
 def test_clients_get_four_routes_with_a_key_and_nothing_else(outside: Outside, container: str) -> None:
     assert outside.door.ask("GET", "/v1/models", ALICE).status == 200
     asked = {

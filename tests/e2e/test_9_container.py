@@ -263,6 +263,7 @@ def alone(place: Place, container: str) -> None:
         pytest.skip(f"the GPUs of the host are those of {', '.join(sorted(others))}")
 
 
+@more
 def test_an_adopted_container_is_declared_as_it_is(by_hand: str, adoption: Ended, place: Place) -> None:
     """The declaration passes `check`, and a run of the role on it changes nothing: the file stays byte by byte."""
     assert adoption.result.get("drift"), adoption.json["problems"]
