@@ -132,6 +132,7 @@ class TestMachine:
         assert "pve_container_allow_restart" in ended.json["problems"][0]["fix"]
         assert inside(host, "cat", "/etc/pve/lxc/202.conf") == before
 
+    @more
     def test_a_port_that_is_taken(self, edited: Edit, container: str) -> None:
         inside(
             container,
