@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ansible_collections.rackwell.gpu.plugins.module_utils.inference_ports import read_proc
+
 #: how SGLang names the processes that it cannot serve without: sglang::scheduler_TP0, sglang::detokenizer
 _MARK = "sglang::"
 _SERVER = "server"
@@ -43,17 +45,9 @@ def parse_stat(text: str) -> Part | None:
         return None
 
 
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
 def processes(proc: str = "/proc") -> list[Part]:
     """All processes that can be seen."""
-    found = (parse_stat(_read(f"{proc}/{entry}/stat")) for entry in os.listdir(proc) if entry.isdigit())
+    found = (parse_stat(read_proc(f"{proc}/{entry}/stat")) for entry in os.listdir(proc) if entry.isdigit())
     return [part for part in found if part is not None]
 
 
@@ -73,6 +67,6 @@ def parts_of(main: int, everything: Iterable[Part], proc: str = "/proc") -> dict
             waiting.append(part.pid)
             if part.name.startswith(_MARK):
                 # the kernel keeps fifteen characters of a name; an ended process has no command line any more
-                told = _read(f"{proc}/{part.pid}/cmdline").replace("\0", " ").strip() or part.name
+                told = read_proc(f"{proc}/{part.pid}/cmdline").replace("\0", " ").strip() or part.name
                 found[part.pid] = part._replace(name=told.removeprefix(_MARK)[:40])
     return found

@@ -83,7 +83,8 @@ def listeners() -> list[Listener]:
     return found
 
 
-def _read(path: str) -> str:
+def read_proc(path: str) -> str:
+    """The text of a file below /proc; empty when it cannot be read, as of a process that is gone."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
             return stream.read()
@@ -92,8 +93,10 @@ def _read(path: str) -> str:
 
 
 def _owner(pid: int) -> Owner:
-    command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or _read(f"/proc/{pid}/comm").strip()
-    groups = tuple(line.split(":", 2)[2] for line in _read(f"/proc/{pid}/cgroup").splitlines() if line.count(":") >= 2)
+    command = read_proc(f"/proc/{pid}/cmdline").replace("\0", " ").strip() or read_proc(f"/proc/{pid}/comm").strip()
+    groups = tuple(
+        line.split(":", 2)[2] for line in read_proc(f"/proc/{pid}/cgroup").splitlines() if line.count(":") >= 2
+    )
     return Owner(pid, command[:200], groups)
 
 

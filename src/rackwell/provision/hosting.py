@@ -20,7 +20,7 @@ from rackwell.site import declaration, validation
 from rackwell.site.declaration import Site
 from rackwell.topology.model import GRAVITY
 
-PASS, DEGRADED, FAIL, UNKNOWN, NOT_MEASURED = "pass", "degraded", "fail", "unknown", "not-measured"
+PASS, DEGRADED, FAIL, UNKNOWN = "pass", "degraded", "fail", "unknown"
 VERDICT_TASK = "Tell the verdict"
 #: what has to be looked at; a row of its own says so where it was not
 LOOKED_AT = {"rackwell.host_clock": "clock", "rackwell.pve_platform": "platform", "rackwell.pve_host": "driver"}
@@ -104,11 +104,6 @@ class Hosted:
             "log": str(self.played.log),
             "seconds": round(self.played.seconds, 1),
         }
-
-
-def names_host(site: Site, name: str) -> bool:
-    """Whether `name` is a Proxmox host of the site, and no container."""
-    return name in site.hosts and name not in site.containers
 
 
 def load(path: Path, name: str) -> Site:

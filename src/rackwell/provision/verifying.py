@@ -13,6 +13,7 @@ from rackwell.ansible.runner import RunDirectory
 from rackwell.errors import ExitCode, Problem, RackwellError
 from rackwell.provision import declared, drifting, explaining, gpus, hosting, plays
 from rackwell.provision.gpus import Kept, Seen
+from rackwell.provision.hosting import DEGRADED, FAIL, PASS, UNKNOWN, VERDICT_TASK
 from rackwell.provision.lock import container_lock
 from rackwell.provision.progress import Progress
 from rackwell.site import declaration
@@ -20,8 +21,6 @@ from rackwell.site.declaration import Site
 from rackwell.topology.model import GRAVITY
 from rackwell.topology.report import Check
 
-PASS, DEGRADED, FAIL, UNKNOWN, NOT_MEASURED = "pass", "degraded", "fail", "unknown", "not-measured"
-VERDICT_TASK = "Tell the verdict"
 RELEASE = "--release-gate"
 
 Judge = Callable[[Mapping[str, Any]], tuple[bool, str]]
