@@ -47,6 +47,8 @@ def rackwell(*arguments: str | Path) -> Ended:
     command = [sys.executable, "-c", "from rackwell.cli.main import run; run()", *map(str, arguments), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert done.stdout.strip(), f"no JSON on stdout; stderr:\n{done.stderr}"
+    # shown by pytest beside a failure: what the operator would have read
+    print("rackwell", *arguments, "-> exit", done.returncode, done.stderr[-4000:], sep="\n", file=sys.stderr)
     return Ended(done.returncode, json.loads(done.stdout), done.stderr)
 
 

@@ -105,11 +105,18 @@ class Collector:
             counts = self.result.hosts.get(failure.host)
             # a failure that the play rescued is no failure of the run
             ended = counts is None or counts.failed or counts.unreachable
-            (self.result.failures if ended else self.result.tolerated).append(failure)
+            (self.result.failures if ended and not self._explained(failure) else self.result.tolerated).append(failure)
         if rc != 0 and not self.result.failures and not self.result.interrupted:
             why = " ".join(" ".join(self._errors).split())[-600:] or f"ansible-playbook ended with {rc}"
             problem = Problem("play-failed", f"the playbook {self.result.playbook} did not run to its end", "", why)
             self.result.failures.append(Failure("", "", "", (problem,)))
+
+    def _explained(self, failure: Failure) -> bool:
+        """It says no more than that a task failed, the play rescued it, and what came to its rescue names the cause."""
+        counts = self.result.hosts.get(failure.host)
+        later = self._failed[self._failed.index(failure) + 1 :]
+        named = any(other.host == failure.host and other.problems and not _is_bare(other) for other in later)
+        return bool(counts and counts.rescued and _is_bare(failure) and named)
 
     def _start(self, data: Mapping[str, Any]) -> None:
         host, label = str(data.get("host", "")), _label(data)
@@ -249,6 +256,10 @@ def _failure(data: Mapping[str, Any], res: Mapping[str, Any], unreachable_: bool
         invalid=invalid,
         journal=_journal(res),
     )
+
+
+def _is_bare(failure: Failure) -> bool:
+    return {problem.code for problem in failure.problems} == {"task-failed"}
 
 
 def _journal(res: Mapping[str, Any]) -> tuple[str, ...]:

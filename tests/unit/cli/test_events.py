@@ -159,6 +159,20 @@ def test_a_rescued_failure_is_tolerated() -> None:
     assert result.tolerated[0].problems[0].code == "port-taken"
 
 
+def test_what_came_to_the_rescue_names_the_cause_of_a_bare_failure() -> None:
+    play = (
+        Play().task("failed", {"msg": "the unit failed"}, task="Run the unit").task("failed", {"rackwell_error": ERROR})
+    )
+    result = play.end(2, rescued={"c1": 1}, failures={"c1": 1})
+    assert (result.exit_code, [problem.code for problem in result.problems]) == (ExitCode.FAILED, ["port-taken"])
+
+
+def test_a_cause_is_told_before_a_rescue_that_failed_too() -> None:
+    play = Play().task("failed", {"rackwell_error": ERROR}).task("failed", {"msg": "no space"}, task="Put back")
+    result = play.end(2, rescued={"c1": 1}, failures={"c1": 1})
+    assert [problem.code for problem in result.problems] == ["port-taken", "task-failed"]
+
+
 def test_ignored_failures_are_no_failures() -> None:
     result = Play().task("failed", {"rackwell_error": ERROR}, ignore_errors=True).end(0, ok={"c1": 1})
     assert (result.exit_code, result.problems) == (ExitCode.DONE, [])
