@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from rwlab import access, console, faults, files, lab
+from rwlab import access, console, faults, files, lab, site
 from rwlab.errors import LabError
 from rwlab.paths import Instance
 from rwlab.record import Record, load
@@ -191,7 +191,7 @@ def _existing(instance: Instance) -> Record:
 
 def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
     record = _existing(instance)
-    command = access.ssh(instance, _address(instance, record, arguments.machine))
+    command = access.ssh(instance, _address(record, arguments.machine))
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:
         command.insert(1, "-t")
@@ -199,10 +199,11 @@ def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
     os.execvp(command[0], [*command, *words])
 
 
-def _address(instance: Instance, record: Record, machine: str) -> str:
-    known = {row["name"]: row["address"] for part in ("hosts", "containers") for row in lab.status(instance)[part]}
+def _address(record: Record, machine: str) -> str:
+    # from the record: asking every host for its containers takes longer than most of what is done there
+    known = {each.name: record.address(each.octet) for each in (*record.hosts, *site.declared(record))}
     if machine not in known:
         raise LabError(
             "machine-unknown", f"no host or container {machine!r}", why=f"there are {', '.join(known)}", exit_code=2
         )
-    return str(known[machine])
+    return known[machine]
