@@ -126,15 +126,13 @@ class Serving:
 
     @classmethod
     def now(cls, container: str) -> Serving:
-        show = inside(
-            container, "systemctl", "show", "-P", "InvocationID", "-P", "ActiveState", "rackwell-inference.service"
-        )
+        show, release, unit = inside(
+            container,
+            "systemctl show -P InvocationID -P ActiveState rackwell-inference.service | paste -sd ' ';"
+            "readlink /opt/rackwell/current; sha256sum /etc/systemd/system/rackwell-inference.service",
+        ).splitlines()
         assert "active" in show.split(), f"the server is not active: {show}"
-        return cls(
-            next(word for word in show.split() if len(word) == 32),
-            inside(container, "readlink", "/opt/rackwell/current"),
-            inside(container, "sha256sum", "/etc/systemd/system/rackwell-inference.service").split()[0],
-        )
+        return cls(next(word for word in show.split() if len(word) == 32), release, unit.split()[0])
 
 
 @pytest.fixture
