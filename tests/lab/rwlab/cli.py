@@ -191,7 +191,8 @@ def _existing(instance: Instance) -> Record:
 
 def _shell(arguments: argparse.Namespace, instance: Instance) -> int:
     record = _existing(instance)
-    command = access.ssh(instance, _address(record, arguments.machine))
+    # one that is just starting refuses until its sshd listens: each attempt is a second
+    command = access.ssh(instance, _address(record, arguments.machine), "-o", "ConnectionAttempts=20")
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not words:
         command.insert(1, "-t")
