@@ -20,6 +20,7 @@ from rackwell.diagnose.reading import Source
 from rackwell.diagnose.rules import Rule, filled
 from rackwell.diagnose.safe import shown
 from rackwell.diagnose.scan import Scan, chosen
+from rackwell.diagnose.telling import doubted
 from rackwell.diagnose.tree import Match
 
 _LINES = 6
@@ -149,7 +150,7 @@ def _finding(held: Held, folded: list[Held]) -> Finding:
         rule.area,
         filled(rule.title, values),
         rule.severity,
-        rule.confidence,
+        doubted(rule.confidence, ((pattern, hit.text) for pattern, hit in evidence.pairs)),
         cause,
         filled(rule.remedy, values),
         filled(rule.naive, values),
