@@ -29,7 +29,8 @@ def build(place: Place) -> str:
     manifest = json.loads((place.site / ".rackwell/builds/engine-cpu/manifest.json").read_text())
     size = sum(wheel["size"] for wheel in manifest["wheels"])
     names = {wheel["project"] for wheel in manifest["wheels"]}
-    require({"torch", "triton", "sglang-kernel", "flashinfer-python", "sglang"} <= names, "it is not the whole environment")
+    wanted = {"torch", "triton", "sglang-kernel", "flashinfer-python", "sglang"}
+    require(wanted <= names, "it is not the whole environment")
     return f"{len(manifest['wheels'])} wheels, {size / 1e9:.2f} GB; {PATCHED}: {PATCH}"
 
 
