@@ -215,7 +215,7 @@ def steps(arguments: argparse.Namespace) -> int:
             line = one["told"] if one["ok"] else one["why"].splitlines()[0]
             print(f"[{time.monotonic() - began:5.0f}s] {'ok    ' if one['ok'] else 'FAILED'} {name:8} "
                   f"({one['seconds']:.0f} s): {line[:600]}", flush=True)  # fmt: skip
-            logs(arguments)
+            logs(arguments, found)
     finally:
         if not arguments.keep:
             gpu_run.laboratory("down", "--name", arguments.name, "--purge", check=False)
@@ -252,20 +252,21 @@ def gpu_names() -> list[str]:
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def logs(arguments: argparse.Namespace) -> None:
+def logs(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     """The commands' logs, and of the servers' journals the end, beside the results."""
-    from engine_place import CONTAINERS, FailedError, GpuPlace
+    from engine_place import FIRST, SECOND, FailedError, GpuPlace
 
     state = Instance.of(arguments.name).state
     told = ""
     for log in sorted(state.glob("site/.rackwell/runs/*/log.txt")):
         told += f"==== {log.relative_to(state)}\n{log.read_text(errors='replace')[-60000:]}\n"
-    for container in CONTAINERS:
+    ran = {name for name, one in found.items() if one["ok"] or not one["why"].startswith("not run")}
+    for container in [FIRST] * ("stage" in ran) + [SECOND] * ("second" in ran):
         try:
             place = GpuPlace(arguments.name, container)
             text = place.script("journalctl -q --no-pager -n 2500 -u 'rackwell-*' | cut -c1-600")
             told += f"==== journal of {container}\n{text}\n"
-        except FailedError as error:
+        except (FailedError, KeyError, ValueError) as error:
             told += f"==== {container}: {error}\n"
     Path(f"{arguments.out}.log").write_text(gpu_run.without_uuids(told))
 

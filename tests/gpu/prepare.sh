@@ -110,5 +110,5 @@ say "packing"
 hardlink -q "$root" >/dev/null
 mkdir -p "$out"
 rm -rf "${out:?}"/*
-tar -C "$root" --sort=name --numeric-owner -cf - . | xz -T2 -4 | split -b 58M -d - "$out/machine.tar.xz."
+tar -C "$root" --sort=name --numeric-owner -cf - . | xz -T2 -2 | split -b 58M -d - "$out/machine.tar.xz."
 du -sh "$out" >&2
