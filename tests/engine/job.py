@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from typing import Any
@@ -109,10 +110,11 @@ def bench(place: Place) -> str:
     points = result["points"]
     bad = [point for point in points if not point.get("valid")]
     require(points and not bad, f"points that do not count: {[point.get('reasons') for point in bad]}")
-    raw = [path for path in stored.parent.rglob("*") if path.suffix in (".jsonl", ".json") and path != stored]
-    backends = {word for path in raw for word in ("sglang-oai-chat", "sglang-oai") if word in path.read_text()}
+    raw = [gzip.decompress(path.read_bytes()).decode() for path in stored.parent.rglob("client.jsonl.gz")]
+    backends = {json.loads(line)["backend"] for text in raw for line in text.splitlines()}
+    require(backends and all(name.startswith("sglang-oai") for name in backends), f"it asked by {backends}")
     rate = ", ".join(f"{p['concurrency']}: {p['throughput']['output_tok_per_s']:.0f} tok/s" for p in points)
-    return f"{rate}; {len(points)} points; backends in the raw output: {', '.join(sorted(backends)) or 'none'}"
+    return f"{rate}; {len(points)} points; asked by {', '.join(sorted(backends))}"
 
 
 def roll(place: Place) -> str:
