@@ -126,6 +126,7 @@ class Filter:
         self._bare = sorted(bare)
         self._together = several([self.patterns[index] for index in self._bare], _MOST)
         if self._together is not None:
+            self._parts = []  # both at once would be the most memory that is ever taken
             self._parts = _parts([pair for pair in enumerate(self.patterns) if pair[0] not in bare])
 
 

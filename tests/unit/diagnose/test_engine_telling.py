@@ -9,9 +9,7 @@ from rackwell.diagnose import telling
 
 LOOSE, EXACT = r"(?i)all_?reduce.*(?:hang|stuck)", r"Xid \([^)]*\): 79"
 TOLD = "after the update the all-reduce hangs for a while and then it is stuck with both GPUs at full load"
-PRINTED = (
-    "[2026-11-29 19:23:22 TP1] ERROR the all-reduce is stuck for 300 s with 8 ranks and it does not end"
-)
+PRINTED = "[2026-11-29 19:23:22 TP1] ERROR the all-reduce is stuck for 300 s with 8 ranks and it does not end"
 POINT = "- **P2P**: all-reduce hangs on this board, see [the thread](https://example.org/1)"
 
 
