@@ -34,7 +34,7 @@ _LINE = re.compile(r"^([a-z0-9._-]+)==(\S+) --hash=sha256:")
 _LEFT_OUT = {
     "uv", "sglang", "flashinfer-python", "torch", "triton", "torchvision", "torchaudio", "torchcodec", "cuda-toolkit",
     "tilelang", "flash-attn-4", "quack-kernels", "cuda-tile", "modelscope", "modelscope-hub", "jedi", "parso",
-    "py-spy", "z3-solver", "helion", "humming-kernels", "soundfile", "lxml", "tokenspeed-mla", "tokenspeed-triton",
+    "py-spy", "z3-solver", "helion", "humming-kernels", "lxml", "tokenspeed-mla", "tokenspeed-triton",
     "anthropic", "openai-harmony", "pycryptodomex", "blobfile", "airportsdata", "httpx2", "httpcore2", "truststore",
     "numba", "llvmlite", "ninja",
 }

@@ -264,7 +264,8 @@ def logs(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     for container in [FIRST] * ("stage" in ran) + [SECOND] * ("second" in ran):
         try:
             place = GpuPlace(arguments.name, container)
-            text = place.script("journalctl -q --no-pager -n 2500 -u 'rackwell-*' | cut -c1-600")
+            units = " ".join(f"-u rackwell-{name}.service" for name in ("inference", "inference-watch", "gpu-gate"))
+            text = place.script(f"journalctl -q --no-pager -n 2500 {units} | cut -c1-600")
             told += f"==== journal of {container}\n{text}\n"
         except (FailedError, KeyError, ValueError) as error:
             told += f"==== {container}: {error}\n"

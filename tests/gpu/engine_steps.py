@@ -43,7 +43,6 @@ from place import START_S, UNIT
 
 Told = tuple[str, dict[str, Any]]
 _TORCH, _CUDA = "/opt/machine-torch", "/opt/machine-cuda"
-_PROFILE_2 = "engine-gpu-2"
 
 
 def lab(run: Run) -> Told:
@@ -62,12 +61,12 @@ def lab(run: Run) -> Told:
         model = place.models / Path(MODEL).name
         model.mkdir(exist_ok=True)
         model.chmod(0o755)
-        place.declare(_variables(run, _PROFILE_2 if place is run.two else "engine-gpu"))
+        place.declare(_variables(run))
     status = json.loads(run.one.lab("status", "--json"))
     return f"{status['gpus']} GPUs, driver {status['driver_version']}", {"lab": status["gpus"]}
 
 
-def _variables(run: Run, profile: str) -> dict[str, Any]:
+def _variables(run: Run) -> dict[str, Any]:
     environment = gpu_run.nccl_environment() or run.facts.get("nccl", {})
     probe = {"gpu_probe_size": gpu_run.SIZE_MIB, "gpu_probe_environment": environment} if run.gpus else {}
     return {
@@ -75,10 +74,10 @@ def _variables(run: Run, profile: str) -> dict[str, Any]:
         # the one whose C library is new enough for the machine's Python
         "pve_container_template": "local:vztmpl/debian-13-lab_amd64.tar.zst",
         "release_build": BUILD,
-        "inference_server_profile": profile,
+        "inference_server_profile": "engine-gpu",
         "bench_client_profile": "engine-gpu",
         "model_weights_path": MODEL,
-        "pve_container_memory": 131072 if run.gpus else 8192,
+        "pve_container_memory": 65536 if run.gpus else 8192,
         "pve_container_disk_size": 24,
         "pve_container_mounts": [
             {"source": MODEL, "target": MODEL},
@@ -89,7 +88,7 @@ def _variables(run: Run, profile: str) -> dict[str, Any]:
 
 
 def _adapt(site: Path, gpus: int) -> None:
-    """The profiles for so many GPUs, or for none. The second container samples with torch: its rolls compile less."""
+    """The profile for so many GPUs, or for none."""
     path = site / "profiles/engine-gpu.yml"
     profile = yaml.safe_load(path.read_text())
     if gpus:
@@ -104,8 +103,6 @@ def _adapt(site: Path, gpus: int) -> None:
         build["wheels"].append({"path": "../wheels/rackwell_engine_stub-1-py3-none-any.whl"})
         (site / f"builds/{BUILD}.yml").write_text(yaml.safe_dump(build, sort_keys=False))
     path.write_text(yaml.safe_dump(profile, sort_keys=False))
-    profile["flags"]["sampling-backend"] = "pytorch"
-    (site / f"profiles/{_PROFILE_2}.yml").write_text(yaml.safe_dump(profile, sort_keys=False))
 
 
 def build(run: Run) -> Told:
@@ -243,6 +240,8 @@ def stop(run: Run) -> Told:
 def warm(run: Run) -> Told:
     """The next start, with all that was compiled."""
     place = run.one
+    if run.facts.get("second"):
+        run.two.stopped()
     began = time.monotonic()
     with place.told():
         place.started()
@@ -258,7 +257,8 @@ def killed(run: Run) -> Told:
     name = f"scheduler_TP{run.gpus - 1}" if run.gpus > 1 else "scheduler"
     with place.told():
         line = faults._dies(place, lambda: place.script(f"kill -9 {place.parts()[name]}"), "sglang-child-crashed")
-    return f"{name}: {line}", {}
+    where = stations(place)
+    return f"{name}: {line}; the start after it: {where.get('fired_up')} s", {"stations": where}
 
 
 def second(run: Run) -> Told:
@@ -396,7 +396,7 @@ def gate(run: Run) -> Told:
 STEPS: dict[str, Callable[[Run], Told]] = {
     one.__name__: one
     for one in (
-        lab, build, stage, check, cold, caches, stop, warm, killed, second, bench, roll, returned, gate,
+        lab, build, stage, check, cold, caches, killed, stop, second, bench, returned, roll, gate, warm,
     )
 }  # fmt: skip
 NEEDS = {

@@ -4,7 +4,7 @@
 # layer as its root, this checkout's environment, the laboratory's cache, and the releases of its site.
 # Runs as root on a Debian machine with the network, after scripts/setup; takes some minutes.
 #
-#   tests/gpu/prepare.sh [FOLDER]           FOLDER (default .gpu-carry) gets machine.tar.xz.00, .01, ... of 58 MiB each
+#   tests/gpu/prepare.sh [FOLDER]           FOLDER (default .gpu-carry) gets machine.tar.xz.00, .01, ... of 45 MiB each
 #   tests/gpu/prepare.sh --engine [FOLDER]  for tests/gpu/engine.py: another Debian in the containers, with a compiler, and
 #                                           SGLang in the place of the stand-in engine
 #   BLOBS=SITE/.rackwell/blobs tests/gpu/prepare.sh      take wheels from there instead of fetching them again
@@ -110,5 +110,5 @@ say "packing"
 hardlink -q "$root" >/dev/null
 mkdir -p "$out"
 rm -rf "${out:?}"/*
-tar -C "$root" --sort=name --numeric-owner -cf - . | xz -T2 -2 | split -b 58M -d - "$out/machine.tar.xz."
+tar -C "$root" --sort=name --numeric-owner -cf - . | xz -T2 -2 | split -b 45M -d - "$out/machine.tar.xz."
 du -sh "$out" >&2

@@ -147,6 +147,7 @@ def main() -> int:
     made = weights(said, vocabulary)
     save_file(made, str(out / "model.safetensors"), metadata={"format": "pt"})
     (out / "config.json").write_text(json.dumps(config(vocabulary), indent=1) + "\n")
+    (out / "generation_config.json").write_text('{"bos_token_id": 0, "eos_token_id": [1], "pad_token_id": 1}\n')
     words.save_pretrained(out)
     size = sum(tensor.numel() for tensor in made.values())
     print(f"{size:,} parameters, {len(words)} tokens; {toy.PROMPT!r} -> {said[len(asked) :]}")
